@@ -1,14 +1,17 @@
 """Every encoding by name, with its properties, for chapters, lab and tables alike."""
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import check_choice
-from posenc_ref.embedding.sinusoidal import Sinusoidal
-from posenc_ref.rotary.rope import RoPE
 
-_ENCODINGS: dict[str, type[Encoding]] = {e.spec.name: e for e in (Encoding, Sinusoidal, RoPE)}
+# Named by module and class, and imported when asked for: the learned ones need torch, which the package does not.
+_ENCODINGS = {
+    "nope": "posenc_ref.attention:Encoding",
+    "sinusoidal": "posenc_ref.embedding.sinusoidal:Sinusoidal",
+    "rope": "posenc_ref.rotary.rope:RoPE",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -26,7 +29,7 @@ def spec(name: str) -> Spec:
     >>> spec("rope").shift_invariant
     True
     """
-    return _ENCODINGS[check_choice("name", name, names())].spec
+    return _load(name).spec
 
 
 def create(name: str, **arguments: Any) -> Encoding:
@@ -35,5 +38,10 @@ def create(name: str, **arguments: Any) -> Encoding:
     >>> create("rope", head_dim=8, layout="half").rotary_dim is None
     True
     """
-    make: Callable[..., Encoding] = _ENCODINGS[check_choice("name", name, names())]
-    return make(**arguments)
+    return _load(name)(**arguments)
+
+
+def _load(name: str) -> type[Encoding]:
+    module, class_name = _ENCODINGS[check_choice("name", name, names())].split(":")
+    encoding: type[Encoding] = getattr(import_module(module), class_name)
+    return encoding
