@@ -25,17 +25,15 @@ def execute(path: Path, timeout: int = 120) -> None:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-    )
-    try:
-        client.execute()
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        index = next(
-            (i for i, c in enumerate(notebook.cells) if any(o.output_type == "error" for o in c.get("outputs", []))),
-            client.code_cells_executed,
-        )
-        raise CellFailed(f"{path}: cell {index}: {_reason(error)}\n{notebook.cells[index].source}") from error
+    where = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", record_timing=False, resources=where)
+    client.extra_arguments = ["--log-level=ERROR"]  # no note about unencrypted loopback sockets
+    with client.setup_kernel():
+        for index, cell in enumerate(notebook.cells):
+            try:
+                client.execute_cell(cell, index)
+            except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+                raise CellFailed(f"{path}: cell {index}: {_reason(error)}\n{cell.source}") from error
     write(path, normalised(notebook))
 
 
@@ -93,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
             else:
                 write(path, normalised(nbformat.read(path, as_version=4)))
         except (CellFailed, OSError, ValueError, nbformat.reader.NotJSONError) as error:
-            print(f"failed\n{error}", file=sys.stderr)
+            print(f"{path} failed and is as it was\n{error}", file=sys.stderr)
             return 1
     return 0
 
