@@ -1,0 +1,96 @@
+"""Build the book: ``python -m posenc_ref.bookkit.build``. Any warning is an error.
+
+The module is also a Sphinx extension, named in ``_config.yml``: it puts MathJax beside the pages, so that
+they need no network.
+"""
+
+import argparse
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+MATHJAX = "vendor/mathjax"
+UNUSED = ignore_patterns("*svg*", "mml-*", "*-full*", "asciimath*", "liteDOM*", "node-main*", "latest*", "mathmaps")
+"""What the pages never load: other outputs and inputs, and the speech rules of 15 languages."""
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx extension: let the pages load MathJax from the book itself."""
+    app.add_config_value("comments_config", {}, "")  # Jupyter Book sets it; we leave out the extension that reads it
+    app.connect("config-inited", _use_local_mathjax)
+    app.connect("build-finished", _copy_mathjax)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _use_local_mathjax(app: Any, config: Any) -> None:
+    config.mathjax_path = f"../{MATHJAX}/tex-mml-chtml.js"  # from _static, where Sphinx looks
+
+
+def _copy_mathjax(app: Any, error: Exception | None) -> None:
+    # Not below _static: Jupyter Book may load every script in there on every page.
+    target = Path(app.outdir, MATHJAX)
+    if error is None and app.builder.format == "html" and not target.exists():
+        copytree(mathjax_source(), target, ignore=UNUSED)
+
+
+def mathjax_source() -> Path:
+    """Folder of MathJax 3's files, which the package sphinx-mathjax-offline carries."""
+    try:
+        names = files("sphinx-mathjax-offline") or []
+    except PackageNotFoundError:
+        names = []
+    for name in names:
+        if name.name == "tex-mml-chtml.js":
+            return Path(str(name.locate())).parent
+    raise FileNotFoundError("MathJax is missing: pip install sphinx-mathjax-offline")
+
+
+def build(source: Path, out: Path, *, quiet: bool = True) -> bool:
+    """Build the book whose ``_config.yml`` is in ``source`` into ``out/html``; return whether no warning came."""
+    from jupyter_book.sphinx import build_sphinx
+
+    status = build_sphinx(
+        source,
+        out / "html",
+        noconfig=True,
+        path_config=source / "_config.yml",
+        confoverrides={
+            "external_toc_path": str(source / "_toc.yml"),
+            "latex_individualpages": False,
+            "nitpicky": True,  # a reference to nothing is a warning
+        },
+        warningiserror=True,
+        keep_going=True,
+        quiet=quiet,
+    )
+    return bool(status == 0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m posenc_ref.bookkit.build", description="Build the book.")
+    parser.add_argument("--out", type=Path, default=ROOT / "_build", help="folder that gets html/ (default: _build)")
+    parser.add_argument("--source", type=Path, default=ROOT, help="folder with _config.yml (default: the repository)")
+    options = parser.parse_args(arguments)
+    out, start = options.out.resolve(), time.perf_counter()
+    try:
+        mathjax_source()
+        good = build(options.source.resolve(), out)
+    except (ImportError, FileNotFoundError) as error:
+        print(f"{error}\nInstall the book's tools: pip install -e '.[book]'", file=sys.stderr)
+        return 1
+    index = out / "html" / "index.html"
+    if not good:
+        print("The book has warnings, see above: each is an error.", file=sys.stderr)
+        return 1
+    print(f"Built in {time.perf_counter() - start:.0f} s. Open {index} in a browser, or serve it:")
+    print(f"    {Path(sys.executable).name} -m http.server -d {index.parent}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
