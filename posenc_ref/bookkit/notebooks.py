@@ -43,7 +43,7 @@ def normalised(notebook: Any) -> Any:
     notebook.metadata = nbformat.NotebookNode(kernelspec=KERNEL, language_info=language)
     for number, cell in enumerate(notebook.cells):
         cell.id = cell.get("id") or f"cell-{number}"
-        for key in ("execution", "collapsed", "jupyter", "vscode", "editable"):
+        for key in ("execution", "collapsed", "jupyter", "vscode"):
             cell.metadata.pop(key, None)
         if cell.cell_type == "code":
             cell.outputs = _joined(cell.outputs)
