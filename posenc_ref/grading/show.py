@@ -1,0 +1,92 @@
+"""Inputs and answers as text that fits a notebook cell."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+FEW = 16
+"""Up to so many numbers, an array is shown whole."""
+
+
+def show_inputs(names: Sequence[str], inputs: Sequence[Any]) -> list[str]:
+    """One line, or a few, for each argument.
+
+    >>> show_inputs(("x", "layout"), (np.array([0.25, 1.0]), "half"))
+    ["    x      = [0.25, 1.]", "    layout = 'half'"]
+    """
+    width = max(map(len, names[: len(inputs)]), default=0)
+    return [_line(name, width, _text(x)) for name, x in zip(names, inputs, strict=False)]
+
+
+def show_sides(yours: Any, right: Any) -> list[str]:
+    """Lines that put the learner's value and the right one side by side, digits aligned."""
+    if isinstance(right, tuple):
+        for number, (a, b) in enumerate(zip(yours, right, strict=True), start=1):
+            if not _equal_text(a, b):
+                return [f"    result {number} of {len(right)}:", *show_sides(a, b)]
+        return []
+    if not isinstance(right, np.ndarray) or right.size > FEW:
+        return _one_number(yours, right)
+    for precision in (4, 8, 12, 17):
+        a, b = _numbers(yours, precision), _numbers(right, precision)
+        if a != b:
+            break
+    width = max(map(len, [*a, *b]), default=0)
+    both = (_filled(x.shape, texts, width) for x, texts in ((yours, a), (right, b)))
+    return [_line(name, 5, text) for name, text in zip(("yours", "right"), both, strict=True)]
+
+
+def _one_number(yours: Any, right: Any) -> list[str]:
+    a, b, at = np.asarray(yours), np.asarray(right), ""
+    if b.shape:
+        index = tuple(np.argwhere(~np.isclose(a, b, rtol=1e-12, atol=1e-12))[0])
+        a, b, at = a[index], b[index], f"    at [{', '.join(map(str, index))}]"
+    for precision in (4, 8, 12, 17):
+        texts = _numbers(a, precision) + _numbers(b, precision)
+        if texts[0] != texts[1]:
+            break
+    width = max(map(len, texts))
+    return [*([at] if at else []), f"    yours = {texts[0]:>{width}}", f"    right = {texts[1]:>{width}}"]
+
+
+def _equal_text(a: Any, b: Any) -> bool:
+    return bool(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(b).dtype.kind in "fc"))
+
+
+def _numbers(x: Any, precision: int) -> list[str]:
+    return [_number(v, precision) for v in np.asarray(x).ravel()]
+
+
+def _number(v: Any, precision: int) -> str:
+    if v.dtype.kind == "c":
+        return f"{v:.{precision}g}"
+    if v.dtype.kind != "f":
+        return str(v)
+    if v == 0 or 1e-4 <= abs(v) < 1e6:
+        return np.format_float_positional(v + 0.0, precision=precision, trim="0")
+    return f"{v:.{precision - 1}g}"
+
+
+def _filled(shape: tuple[int, ...], texts: list[str], width: int) -> str:
+    cells = iter(texts)
+
+    def block(depth: int) -> str:
+        if depth == len(shape):
+            return f"{next(cells):>{width}}"
+        gap = ", " if depth == len(shape) - 1 else ",\n" + " " * (depth + 1)
+        return "[" + gap.join(block(depth + 1) for _ in range(shape[depth])) + "]"
+
+    return block(0)
+
+
+def _text(x: Any) -> str:
+    if isinstance(x, np.ndarray):
+        text = np.array2string(x, precision=4, separator=", ", max_line_width=100, threshold=60, edgeitems=2)
+        return text.replace("\n\n", "\n")
+    return repr(x)
+
+
+def _line(name: str, width: int, text: str) -> str:
+    indent = "\n" + " " * (width + 7)
+    return f"    {name:<{width}} = " + text.replace("\n", indent)
