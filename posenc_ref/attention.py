@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from array_api_compat import array_namespace
 
-from posenc_ref.checks import Array
+from posenc_ref.checks import Array, check_broadcast, check_floating, check_lengths
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ def attention(
     ----------
     q : ``(batch, heads, q_len, head_dim)``
     k, v : ``(batch, kv_heads, k_len, head_dim)``; ``heads`` must be a multiple of ``kv_heads``. Key head j
-        serves the query heads j·heads/kv_heads and the ones after it (grouped-query attention).
+        serves the query heads j·heads/kv_heads and the ones after it (grouped-query attention). All three are
+        floating point, of one dtype.
     encoding : where position enters; :data:`NOPE` leaves it out.
     q_positions, k_positions : ``(len,)`` or ``(batch, len)``, tokens from 0. Required unless ``encoding`` is
         NoPE: with a cache, queries do not start at 0, and a guess would be silent.
@@ -94,11 +95,12 @@ def attention(
 
     Returns
     -------
-    ``(batch, heads, q_len, head_dim)``, of the dtype of ``q``. Softmax runs in float32 or better.
+    ``(batch, heads, q_len, head_dim)``, of the dtype of ``q``: computed in float32 or better, rounded once.
 
     Raises
     ------
-    ValueError : shapes that do not fit, or positions missing.
+    ValueError : shapes that do not fit, an empty axis, or positions missing.
+    TypeError : integers or mixed dtypes in q, k, v; positions in half precision; a mask that is not boolean.
 
     Source: Vaswani et al. 2017, equation 1, arXiv:1706.03762.
 
@@ -111,8 +113,12 @@ def attention(
     xp = array_namespace(q, k, v)
     _check_shapes(q, k, v)
     if encoding.spec.name != "nope":
-        _check_lengths("q_positions", q_positions, q)
-        _check_lengths("k_positions", k_positions, k)
+        for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
+            if positions is None:
+                raise ValueError(f"{name} must be given unless the encoding is NoPE, got None")
+            check_lengths(name, positions, x.shape[0], x.shape[2])
+    dtype = q.dtype
+    q, k, v = (xp.astype(x, xp.float64 if dtype == xp.float64 else xp.float32) for x in (q, k, v))
     q, k = encoding.rotate(q, k, q_positions=q_positions, k_positions=k_positions)
     group = q.shape[1] // k.shape[1]
     if group > 1:
@@ -121,25 +127,29 @@ def attention(
     bias = encoding.bias(q, k, q_positions=q_positions, k_positions=k_positions)
     if bias is not None:
         logits = logits + bias
-    weights = xp.astype(masked_softmax(logits, mask), v.dtype)
-    return encoding.values(weights, v, q_positions=q_positions, k_positions=k_positions)
+    weights = masked_softmax(logits, mask)
+    return xp.astype(encoding.values(weights, v, q_positions=q_positions, k_positions=k_positions), dtype)
 
 
 def masked_softmax(logits: Array, mask: Array | None = None) -> Array:
     """Softmax over the last axis of ``logits``, over the places where ``mask`` is True; zeros if none is.
 
-    ``exp(x − max) / Σ exp(x − max)`` in float32 or better. Returns that dtype.
+    ``exp(x − max) / Σ exp(x − max)`` in float32 or better. Returns that dtype. A NaN or +inf that the mask
+    keeps makes its row NaN; one that it hides does nothing.
 
     >>> import numpy as np
     >>> masked_softmax(np.zeros((2, 2)), np.array([[True, True], [False, False]]))
     array([[0.5, 0.5],
            [0. , 0. ]])
     """
+    check_floating("logits", logits)
     xp = array_namespace(logits)
     logits = xp.astype(logits, xp.float64 if logits.dtype == xp.float64 else xp.float32)
     if mask is not None:
+        xp = array_namespace(logits, mask)
         if not xp.isdtype(mask.dtype, "bool"):
             raise TypeError(f"mask must be boolean (True keeps), got {mask.dtype}")
+        check_broadcast("mask", mask, logits.shape)
         logits = xp.where(mask, logits, -xp.inf)
     top = xp.max(logits, axis=-1, keepdims=True)
     top = xp.where(xp.isfinite(top), top, 0.0)  # a row of −inf alone: exp gives zeros, not NaN
@@ -148,19 +158,13 @@ def masked_softmax(logits: Array, mask: Array | None = None) -> Array:
     return e / xp.where(total == 0, 1.0, total)
 
 
-def _check_lengths(name: str, positions: Array, x: Array) -> None:
-    if positions is None:
-        raise ValueError(f"{name} must be given unless the encoding is NoPE, got None")
-    if tuple(positions.shape) not in ((x.shape[2],), (x.shape[0], x.shape[2])):
-        raise ValueError(
-            f"{name} must have shape ({x.shape[2]},) or ({x.shape[0]}, {x.shape[2]}), got {tuple(positions.shape)}"
-        )
-
-
 def _check_shapes(q: Array, k: Array, v: Array) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if len(x.shape) != 4:
-            raise ValueError(f"{name} must be (batch, heads, seq, head_dim), got shape {tuple(x.shape)}")
+        check_floating(name, x)
+        if len(x.shape) != 4 or 0 in x.shape:
+            raise ValueError(f"{name} must be (batch, heads, seq, head_dim), none 0, got shape {tuple(x.shape)}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"q, k and v must share a dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(f"q and k must share head_dim, got {q.shape[-1]} and {k.shape[-1]}")
     if k.shape[:3] != v.shape[:3]:

@@ -1,10 +1,11 @@
 """Checks of arguments: each error names the value and the rule it broke."""
 
-import math
+import reprlib
+import sys
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_array_api_obj
 
 Array = Any
 """An array of any library that follows the array API standard: NumPy, PyTorch, JAX, CuPy."""
@@ -35,7 +36,7 @@ def check_base(base: float) -> float:
     """
     if isinstance(base, bool) or not isinstance(base, int | float | np.integer | np.floating):
         raise TypeError(f"base must be a number, got {base!r}")
-    if not (math.isfinite(base) and base > 1):
+    if not 1 < base <= sys.float_info.max:
         raise ValueError(f"base must be a finite number above 1, got {base}")
     return float(base)
 
@@ -47,7 +48,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     Traceback (most recent call last):
     ValueError: layout must be one of 'interleaved', 'half', got 'split'
     """
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
@@ -56,17 +57,64 @@ def check_positions(positions: Array, name: str = "positions") -> Array:
     """Return ``positions`` if each can be told from its neighbours; raise otherwise.
 
     Integers, float32 and float64 pass. Half precision does not: bfloat16 has 8 significant bits, so that
-    position 257 is stored as 256.
+    position 257 is stored as 256. Only floating positions have their values read, so integers do not break a
+    graph of torch.compile.
 
     >>> check_positions(np.arange(3, dtype=np.float16))
     Traceback (most recent call last):
     TypeError: positions must be integers, float32 or float64, got float16: half precision merges positions
     """
+    dtype = _dtype_name(name, positions)
     xp = array_namespace(positions)
-    dtype = str(positions.dtype).removeprefix("torch.")
     if not (xp.isdtype(positions.dtype, "integral") or dtype in ("float32", "float64")):
         why = ": half precision merges positions" if dtype in ("float16", "bfloat16") else ""
         raise TypeError(f"{name} must be integers, float32 or float64, got {dtype}{why}")
     if dtype.startswith("float") and not bool(xp.all(xp.isfinite(positions))):
         raise ValueError(f"{name} must be finite, got {positions}")
     return positions
+
+
+def check_lengths(name: str, positions: Array, batch: int, seq: int) -> Array:
+    """Return ``positions`` if they are ``(seq,)`` or ``(batch, seq)``; raise otherwise.
+
+    >>> check_lengths("q_positions", np.arange(3), 2, 4)
+    Traceback (most recent call last):
+    ValueError: q_positions must have shape (4,) or (2, 4), got (3,)
+    """
+    shape = tuple(check_positions(positions, name).shape)
+    if shape not in ((seq,), (batch, seq)):
+        raise ValueError(f"{name} must have shape ({seq},) or ({batch}, {seq}), got {shape}")
+    return positions
+
+
+def check_floating(name: str, x: Array) -> Array:
+    """Return ``x`` if it holds floating-point numbers; raise otherwise.
+
+    The result has the dtype of ``x``: rounded to integers it would look right and be wrong.
+
+    >>> check_floating("q", np.arange(3))
+    Traceback (most recent call last):
+    TypeError: q must be floating point, got int64
+    """
+    if (dtype := _dtype_name(name, x)) not in ("float16", "bfloat16", "float32", "float64"):
+        raise TypeError(f"{name} must be floating point, got {dtype}")
+    return x
+
+
+def check_broadcast(name: str, x: Array, shape: tuple[int, ...]) -> Array:
+    """Return ``x`` if it broadcasts to ``shape`` without making it larger; raise otherwise.
+
+    >>> check_broadcast("mask", np.ones((3, 1, 4, 4)), (1, 2, 4, 4))
+    Traceback (most recent call last):
+    ValueError: mask must broadcast to (1, 2, 4, 4), got shape (3, 1, 4, 4)
+    """
+    pairs = zip(reversed(x.shape), reversed(shape), strict=False)
+    if len(x.shape) > len(shape) or not all(n in (1, m) for n, m in pairs):
+        raise ValueError(f"{name} must broadcast to {tuple(shape)}, got shape {tuple(x.shape)}")
+    return x
+
+
+def _dtype_name(name: str, x: Array) -> str:
+    if not is_array_api_obj(x):
+        raise TypeError(f"{name} must be an array, got {reprlib.repr(x)}")
+    return str(x.dtype).removeprefix("torch.")

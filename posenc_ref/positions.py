@@ -1,31 +1,32 @@
 """Position ids and the masks that go with them: caches, padding, packed documents.
 
-Positions count tokens from 0; a mask is boolean and True keeps. All functions take and return arrays of one
-library (NumPy, PyTorch, …).
+Positions count tokens from 0; a mask is boolean and True keeps. Arrays of one library (NumPy, PyTorch, …) go in
+and come out.
 """
 
 from array_api_compat import array_namespace, device
 
-from posenc_ref.checks import Array
+from posenc_ref.checks import Array, check_positions, check_size
 
 
 def decode_positions(q_len: int, cache_len: int) -> range:
     """Positions of ``q_len`` new tokens behind ``cache_len`` cached ones: cache_len … cache_len + q_len − 1.
 
+    A range, for the array library of your choice: ``np.asarray(decode_positions(…))``.
+
     >>> list(decode_positions(2, cache_len=5))
     [5, 6]
     """
-    if q_len < 1:
-        raise ValueError(f"q_len must be at least 1, got {q_len}")
-    if cache_len < 0:
-        raise ValueError(f"cache_len must not be negative, got {cache_len}")
+    check_size("q_len", q_len)
+    if cache_len != 0:
+        check_size("cache_len", cache_len)
     return range(cache_len, cache_len + q_len)
 
 
 def positions_from_mask(attention_mask: Array) -> Array:
     """Positions of the real tokens of padded rows, counted from 0; padding gets 0 and must be masked.
 
-    ``p[b, t] = max(Σ_{u ≤ t} mask[b, u] − 1, 0)`` for real tokens. ``attention_mask`` is ``(batch, seq)``, 1 or
+    ``p[b, t] = Σ_{u ≤ t} mask[b, u] − 1`` for real tokens. ``attention_mask`` is ``(batch, seq)``, 1 or
     True for real tokens, padded left, right or both. Returns int64 ``(batch, seq)``.
 
     >>> import numpy as np
@@ -36,9 +37,9 @@ def positions_from_mask(attention_mask: Array) -> Array:
     xp = array_namespace(attention_mask)
     if len(attention_mask.shape) != 2:
         raise ValueError(f"attention_mask must be (batch, seq), got shape {tuple(attention_mask.shape)}")
-    real = xp.astype(attention_mask, xp.int64)
-    if not bool(xp.all((real == 0) | (real == 1))):
+    if not bool(xp.all((attention_mask == 0) | (attention_mask == 1))):
         raise ValueError(f"attention_mask must hold 0 and 1 only, got {attention_mask}")
+    real = xp.astype(attention_mask, xp.int64)
     return xp.cumulative_sum(real, axis=1) * real - real
 
 
@@ -46,22 +47,20 @@ def packed_positions(document_ids: Array) -> Array:
     """Positions of documents packed into one row: they start again at 0 where the document changes.
 
     ``document_ids`` is ``(seq,)`` or ``(batch, seq)``, one integer for each token, constant within a
-    document, neighbouring documents different. Returns int64 of the same shape.
+    document; an id must not come back later in its row. Returns int64 of the same shape.
     Use it together with :func:`same_document`: the positions alone do not stop attention at the boundary.
 
     >>> import numpy as np
     >>> packed_positions(np.array([7, 7, 7, 9, 9]))
     array([0, 1, 2, 0, 1])
     """
-    xp = array_namespace(document_ids)
-    seq = document_ids.shape[-1]
-    index = xp.arange(seq, dtype=xp.int64, device=device(document_ids))
-    starts = document_ids[..., 1:] != document_ids[..., :-1]
-    start = xp.where(starts, index[1:], 0)
-    first = xp.concat([xp.zeros_like(start[..., :1]), start], axis=-1)
-    # the largest start up to t; the array API has no running maximum, so compare all pairs
-    earlier = index[:, None] >= index[None, :]
-    return index - xp.max(xp.where(earlier, first[..., None, :], 0), axis=-1)
+    xp = array_namespace(_check_documents("document_ids", document_ids))
+    new = xp.ones_like(document_ids[..., :1], dtype=xp.bool)
+    new = xp.concat([new, document_ids[..., 1:] != document_ids[..., :-1]], axis=-1)
+    # numbers that only grow along the flattened rows, so that a binary search finds where each document starts
+    number = xp.cumulative_sum(xp.astype(xp.reshape(new, (-1,)), xp.int64))
+    index = xp.arange(number.shape[0], dtype=xp.int64, device=device(document_ids))
+    return xp.reshape(index - xp.searchsorted(number, number), document_ids.shape)
 
 
 def causal(q_positions: Array, k_positions: Array) -> Array:
@@ -75,7 +74,10 @@ def causal(q_positions: Array, k_positions: Array) -> Array:
     array([[1, 1, 1, 0],
            [1, 1, 1, 1]])
     """
-    return (k_positions[..., None, :] <= q_positions[..., :, None])[..., None, :, :]
+    check_positions(q_positions, "q_positions")
+    check_positions(k_positions, "k_positions")
+    q, k = _rows_and_columns(q_positions, k_positions)
+    return k <= q
 
 
 def same_document(q_documents: Array, k_documents: Array) -> Array:
@@ -86,4 +88,24 @@ def same_document(q_documents: Array, k_documents: Array) -> Array:
     array([[1, 0],
            [0, 1]])
     """
-    return (k_documents[..., None, :] == q_documents[..., :, None])[..., None, :, :]
+    _check_documents("q_documents", q_documents)
+    _check_documents("k_documents", k_documents)
+    q, k = _rows_and_columns(q_documents, k_documents)
+    return k == q
+
+
+def _rows_and_columns(q: Array, k: Array) -> tuple[Array, Array]:
+    """Return q as ``(…, 1, q_len, 1)`` and k as ``(…, 1, 1, k_len)``."""
+    array_namespace(q, k)  # raises if they come from two libraries
+    shapes = tuple(q.shape), tuple(k.shape)
+    if not all(len(s) in (1, 2) for s in shapes) or len({s[0] for s in shapes if len(s) == 2}) > 1:
+        raise ValueError(f"queries and keys must be (len,) or (batch, len), got shapes {shapes[0]} and {shapes[1]}")
+    return q[..., None, :, None], k[..., None, None, :]
+
+
+def _check_documents(name: str, documents: Array) -> Array:
+    if not array_namespace(documents).isdtype(documents.dtype, "integral"):
+        raise TypeError(f"{name} must be integers, got {documents.dtype}")
+    if len(documents.shape) not in (1, 2):
+        raise ValueError(f"{name} must be (seq,) or (batch, seq), got shape {tuple(documents.shape)}")
+    return documents

@@ -8,7 +8,15 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.checks import Array, check_base, check_choice, check_positions, check_size
+from posenc_ref.checks import (
+    Array,
+    check_base,
+    check_choice,
+    check_floating,
+    check_lengths,
+    check_positions,
+    check_size,
+)
 
 Layout = Literal["interleaved", "concatenated"]
 Exponent = Literal["paper", "tensor2tensor"]
@@ -86,7 +94,7 @@ def sinusoidal(
     if layout == "concatenated":
         return xp.concat([sines, cosines[..., : d_model // 2]], axis=-1)
     pairs = xp.stack([sines, cosines], axis=-1)
-    return xp.reshape(pairs, (*positions.shape, -1))[..., :d_model]
+    return xp.reshape(pairs, (*positions.shape, 2 * omega.shape[0]))[..., :d_model]
 
 
 @dataclass(frozen=True)
@@ -117,10 +125,9 @@ class Sinusoidal(Encoding):
 
     def embed(self, x: Array, *, positions: Array) -> Array:
         """Return ``x + PE(positions)``, of the dtype of ``x``; the sum is rounded once."""
-        xp = array_namespace(x, positions)
-        if x.shape[-1] != self.d_model:
-            raise ValueError(f"x must have width d_model = {self.d_model}, got shape {tuple(x.shape)}")
-        if positions.shape[-1] != x.shape[-2]:
-            raise ValueError(f"positions must have {x.shape[-2]} entries, got shape {tuple(positions.shape)}")
+        check_floating("x", x)
+        if len(x.shape) != 3 or x.shape[2] != self.d_model:
+            raise ValueError(f"x must be (batch, seq, d_model = {self.d_model}), got shape {tuple(x.shape)}")
+        xp = array_namespace(x, check_lengths("positions", positions, x.shape[0], x.shape[1]))
         pe = sinusoidal(positions, self.d_model, layout=self.layout, base=self.base, exponent=self.exponent)
         return xp.astype(xp.astype(x, xp.float64) + pe, x.dtype)

@@ -46,6 +46,8 @@ def convert_projection(
     """
     xp = array_namespace(weight)
     head_dim = check_size("head_dim", head_dim)
+    if len(weight.shape) == 0:
+        raise ValueError(f"weight must have at least one axis, got {weight}")
     rotary_dim = head_dim if rotary_dim is None else check_rotary_dim(rotary_dim, head_dim)
     if weight.shape[0] % head_dim:
         raise ValueError(f"weight must have a multiple of head_dim = {head_dim} rows, got {weight.shape[0]}")

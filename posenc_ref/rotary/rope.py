@@ -7,7 +7,16 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.checks import Array, check_base, check_choice, check_positions, check_size
+from posenc_ref.checks import (
+    Array,
+    check_base,
+    check_broadcast,
+    check_choice,
+    check_floating,
+    check_lengths,
+    check_positions,
+    check_size,
+)
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
 
 
@@ -36,9 +45,11 @@ def cos_sin(positions: Array, inv_freq: Array, *, dtype: Any = None) -> tuple[Ar
            [0.8415, 0.01  ]])
     """
     xp = array_namespace(check_positions(positions))
+    dtype = xp.float64 if dtype is None else dtype
+    if not xp.isdtype(dtype, "real floating"):
+        raise TypeError(f"dtype must be floating point, got {dtype}")
     theta = xp.asarray(inv_freq, dtype=xp.float64, device=device(positions))
     angles = xp.astype(positions, xp.float64)[..., None] * theta
-    dtype = xp.float64 if dtype is None else dtype
     return xp.astype(xp.cos(angles), dtype), xp.astype(xp.sin(angles), dtype)
 
 
@@ -56,7 +67,7 @@ def rotate(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
     -------
     The shape and dtype of ``x``. Products are taken in the wider of the two dtypes and rounded once.
 
-    Source: RoFormer, equations 15 and 34.
+    Source: RoFormer, equations 15 (the matrix) and 34 (this form), sections 3.2.2 and 3.4.2.
 
     >>> cos, sin = cos_sin(np.array(1), inv_freq(4))
     >>> x = np.array([1.0, 2.0, 3.0, 4.0])
@@ -65,20 +76,22 @@ def rotate(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
     >>> rotate(x, cos, sin, layout="half").round(4)
     array([-1.9841,  1.9599,  2.4624,  4.0198])
     """
-    xp = array_namespace(x, cos, sin)
     check_choice("layout", layout, LAYOUTS)
+    for name, array in (("x", x), ("cos", cos), ("sin", sin)):
+        if len(check_floating(name, array).shape) == 0:
+            raise ValueError(f"{name} must have at least one axis, got {array}")
+    xp = array_namespace(x, cos, sin)
     pairs = cos.shape[-1]
     check_rotary_dim(2 * pairs, x.shape[-1])
     if cos.shape != sin.shape:
         raise ValueError(f"cos and sin must share a shape, got {tuple(cos.shape)} and {tuple(sin.shape)}")
+    check_broadcast("cos", cos, (*x.shape[:-1], pairs))
     if layout == "half":
         x1, x2 = x[..., :pairs], x[..., pairs : 2 * pairs]
     else:
         x1, x2 = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
     y1 = xp.astype(x1 * cos - x2 * sin, x.dtype)
     y2 = xp.astype(x2 * cos + x1 * sin, x.dtype)
-    if y1.shape[:-1] != x.shape[:-1]:
-        raise ValueError(f"cos must broadcast to x, got shapes {tuple(cos.shape)} and {tuple(x.shape)}")
     if layout == "half":
         turned = xp.concat([y1, y2], axis=-1)
     else:
@@ -123,9 +136,11 @@ class RoPE(Encoding):
         return self._turn(q, q_positions, "q"), self._turn(k, k_positions, "k")
 
     def _turn(self, x: Array, positions: Array, name: str) -> Array:
-        if x.shape[-1] != self.head_dim:
-            raise ValueError(f"{name} must have head_dim = {self.head_dim}, got shape {tuple(x.shape)}")
-        xp = array_namespace(x, positions)
+        check_floating(name, x)
+        if len(x.shape) != 4 or x.shape[3] != self.head_dim:
+            expected = f"(batch, heads, seq, head_dim = {self.head_dim})"
+            raise ValueError(f"{name} must be {expected}, got shape {tuple(x.shape)}")
+        xp = array_namespace(x, check_lengths(f"{name}_positions", positions, x.shape[0], x.shape[2]))
         theta = inv_freq(self.rotary_dim or self.head_dim, base=self.base)
         cos, sin = cos_sin(positions, theta, dtype=xp.float64 if x.dtype == xp.float64 else xp.float32)
         return rotate(x, cos[..., None, :, :], sin[..., None, :, :], layout=self.layout)
