@@ -9,9 +9,10 @@ import nbformat
 import numpy as np
 import pytest
 
-from posenc_ref.grading.checker import Tried, broken_properties, call, diagnose, verdict_on
+from posenc_ref.grading.checker import Tried, broken_properties, diagnose, verdict_on
 from posenc_ref.grading.exercise import all_exercises
 from posenc_ref.grading.notebooks import CHECK, exercises_of, grade_id, released
+from posenc_ref.grading.worker import attempt
 
 EXERCISES = Path(__file__).parents[1] / "exercises"
 CHAPTERS = sorted({e.chapter for e in all_exercises()})
@@ -25,7 +26,7 @@ def source(chapter):
 
 
 def finding(tried, function):
-    return diagnose(tried, [call(tried.exercise, function, inputs) for inputs in tried.inputs])
+    return diagnose(tried, [attempt(function, inputs) for inputs in tried.inputs])
 
 
 def named(exercise, function):

@@ -5,7 +5,6 @@ A verdict depends on the function only: the inputs are the same each time, so th
 
 import inspect
 import io
-import linecache
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,30 +23,17 @@ from posenc_ref.grading.exercise import (
     Inputs,
     Mistake,
     compare,
-    copied,
     draw_inputs,
     find_exercise,
     same_answer,
     smallest_input,
 )
 from posenc_ref.grading.show import show_inputs, show_sides
+from posenc_ref.grading.worker import Outcome, attempt, copied, told
 
 RANDOM_INPUTS = 40
 PATIENCE_S = 1.2
 """Seconds after which the search for a smaller failing input stops; only slow functions meet it."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one call gave."""
-
-    value: Any = None
-    error: str = ""
-    """Name of the exception's type."""
-    detail: str = ""
-    """Message and line of the exception."""
-    changed: tuple[str, ...] = ()
-    """Parameters that the call changed."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +85,11 @@ def verdict_on(exercise: Exercise, function: Function) -> Verdict:
     if problem := _signature_problem(exercise, function):
         return _verdict(exercise, Fault("type", problem), problem)
     tried = tried_on(exercise)
-    outcomes = [call(exercise, function, inputs) for inputs in tried.inputs[:1]]
+    outcomes = [attempt(function, inputs) for inputs in tried.inputs[:1]]
     if outcomes[0].error == "NotImplementedError":
         text = f"Not started: {exercise.function} still raises NotImplementedError. Replace that line by your answer."
         return Verdict(exercise.id, False, "not started", "not started", text)
-    outcomes += [call(exercise, function, inputs) for inputs in tried.inputs[1:]]
+    outcomes += [attempt(function, inputs) for inputs in tried.inputs[1:]]
     finding = diagnose(tried, outcomes)
     if finding is None:
         broken = broken_properties(exercise, function, tried.inputs[:12])
@@ -135,7 +121,7 @@ class Tried:
         """Outcomes of the mistake with that index."""
         if mistake not in self._wrong:
             function = self.exercise.mistakes[mistake].function
-            self._wrong[mistake] = [call(self.exercise, function, inputs) for inputs in self.inputs]
+            self._wrong[mistake] = [attempt(function, inputs) for inputs in self.inputs]
         return self._wrong[mistake]
 
 
@@ -149,52 +135,17 @@ def tried_on(exercise: Exercise) -> Tried:
     return _TRIED[exercise.id]
 
 
-def call(exercise: Exercise, function: Function, inputs: Inputs) -> Outcome:
-    """Call ``function`` on inputs of its own, and catch what it raises, prints and warns."""
-    own = copied(inputs)
-    value, error, detail = None, "", ""
-    with warnings.catch_warnings(), np.errstate(all="ignore"), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        try:
-            value = function(*own)
-        except (Exception, SystemExit) as exception:
-            error, detail = type(exception).__name__, _own_line(exception, function)
-    changed = tuple(
-        name
-        for name, before, after in zip(exercise.parameters, inputs, own, strict=False)
-        if isinstance(before, np.ndarray) and not _identical(before, after)
-    )
-    return Outcome(value, error, detail, changed)
-
-
-def _identical(before: Any, after: Any) -> bool:
-    return bool(before.shape == after.shape and before.dtype == after.dtype and before.tobytes() == after.tobytes())
-
-
-def _own_line(exception: BaseException, function: Function) -> str:
-    """The exception's message and the last line of the learner's own code that it passed through."""
-    message = f"{type(exception).__name__}: {exception}".splitlines()[0][:160]
-    file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
-    line, trace = 0, exception.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    code = linecache.getline(file or "", line).strip()
-    return f"{message}\n  in line {line}: {code}" if code else message
-
-
 # --- judging
 
 
 def judge(exercise: Exercise, outcome: Outcome, right: Any) -> Fault | None:
     """What is wrong with one outcome, or None."""
     if outcome.error:
-        return Fault("exception", outcome.detail)
+        return Fault("exception", told(outcome.error, outcome.message, outcome.line))
     if fault := compare(outcome.value, right, exercise.tolerance):
         return fault
     if outcome.changed:
-        return Fault("input changed", f"the call changes its input {outcome.changed[0]}; work on a copy")
+        return Fault("input changed", f"the call changes its input {_first_changed(exercise, outcome)}; work on a copy")
     return None
 
 
@@ -209,6 +160,10 @@ def diagnose(tried: Tried, outcomes: Sequence[Outcome]) -> Finding | None:
         if all(_alike(exercise, a, b) for a, b in zip(outcomes, tried.wrong(index), strict=True)):
             return Finding(first[1], first[0], mistake)
     return Finding(first[1], first[0], None)
+
+
+def _first_changed(exercise: Exercise, outcome: Outcome) -> str:
+    return exercise.parameters[outcome.changed[0]]
 
 
 def _alike(exercise: Exercise, a: Outcome, b: Outcome) -> bool:
@@ -260,9 +215,10 @@ def _passed(exercise: Exercise) -> str:
 
 def _failed(exercise: Exercise, function: Function, tried: Tried, finding: Finding) -> Verdict:
     inputs, fault, title = _smallest(exercise, function, tried, finding)
-    outcome = call(exercise, function, inputs)
+    outcome = attempt(function, inputs)
     right = exercise.reference(*copied(inputs))
     lines = [title, *show_inputs(exercise.parameters, inputs)]
+    lines += [f"    printed: {line}" for line in outcome.printed.splitlines()[:8]]
     if fault.kind == "value" or (fault.kind == "not finite" and isinstance(outcome.value, np.ndarray)):
         lines += show_sides(outcome.value, right)
     if finding.mistake:
@@ -274,7 +230,7 @@ def _failed(exercise: Exercise, function: Function, tried: Tried, finding: Findi
         lines += [f"A law that your answer breaks: {name}." for name in broken[:1]]
         next_step = "compute this input by hand and compare each step with your code."
     if outcome.changed and fault.kind != "input changed":
-        lines.append(f"It also changes its input {outcome.changed[0]}; work on a copy.")
+        lines.append(f"It also changes its input {_first_changed(exercise, outcome)}; work on a copy.")
     lines += wrap(f"Try: {next_step} Hints are below." if next_step else "Hints are below.", 96)
     diagnosis = finding.mistake.diagnosis if finding.mistake else fault.text
     return Verdict(exercise.id, False, fault.kind, diagnosis, "\n".join(lines))
@@ -284,7 +240,7 @@ def _smallest(exercise: Exercise, function: Function, tried: Tried, finding: Fin
     end = time.monotonic() + PATIENCE_S
 
     def fault_on(inputs: Inputs) -> Fault | None:
-        return judge(exercise, call(exercise, function, inputs), exercise.reference(*copied(inputs)))
+        return judge(exercise, attempt(function, inputs), exercise.reference(*copied(inputs)))
 
     def fails(inputs: Inputs) -> bool:
         fault = fault_on(inputs) if time.monotonic() < end else None

@@ -72,10 +72,11 @@ Test with ``pytest tests/test_exercises.py -k rope.turn``.
 
 import inspect
 import keyword
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from pkgutil import iter_modules
 from random import Random
@@ -83,6 +84,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from posenc_ref.grading.worker import SCALARS, Foreign, describe
 
 if TYPE_CHECKING:  # hypothesis takes a third of a second to import; the report and the release do without it
     from hypothesis.strategies import SearchStrategy
@@ -160,7 +163,7 @@ class Exercise:
         """The nbgrader id of the answer cell; the check cell has ``-check`` behind it."""
         return self.id.replace(".", "-").replace("_", "-")
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[str, ...]:
         """Names of the function's parameters."""
         return tuple(inspect.signature(self.reference).parameters)
@@ -262,19 +265,18 @@ def smallest_input(exercise: Exercise, fails: Callable[[Inputs], bool], seed: in
 
 def _settings(count: int, *phases: Any) -> Any:
     from hypothesis import HealthCheck, settings
+    from hypothesis.configuration import set_hypothesis_home_dir
 
-    quiet = list(HealthCheck)
-    return settings(max_examples=count, phases=phases, database=None, deadline=None, suppress_health_check=quiet)
-
-
-def copied(inputs: Inputs) -> Inputs:
-    """The same inputs in memory of their own."""
-    return tuple(x.copy() if isinstance(x, np.ndarray) else x for x in inputs)
+    set_hypothesis_home_dir(os.devnull)  # or it leaves a folder .hypothesis beside the notebook
+    return settings(
+        max_examples=count, phases=phases, database=None, deadline=None, derandomize=False,  # whatever the profile says
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
 
 
 # --- comparison
 
-NUMBERS = (int, float, *{np.dtype(code).type for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]})
+NUMBERS = {int, float, *(s for s in SCALARS if not issubclass(s, np.bool_ | np.complexfloating))}
 """The exact types that count as a number: Python's and NumPy's, no bool, no subclass of one's own."""
 
 
@@ -350,6 +352,8 @@ def _compare_arrays(yours: Any, right: Any, tolerance: Mapping[str, float]) -> F
         differs &= ~same_special
     if not differs.any():
         return None
+    if not differs.shape:
+        return Fault("value", "the number differs")
     return Fault("value", f"{differs.sum()} of {differs.size} numbers differ, the first{_at(differs)}")
 
 
@@ -359,15 +363,8 @@ def _at(mask: Any) -> str:
 
 
 def described(x: Any) -> str:
-    """What ``x`` is, in words, without calling any of its methods."""
-    kind = type(x)
-    if x is None:
-        return "None (is there a return?)"
-    if kind in (list, tuple):
-        return f"a {kind.__name__} of {len(x)}"
-    if kind is np.ndarray:
-        return f"an array of shape {x.shape}"
-    return f"of type {kind.__module__}.{kind.__name__}".replace("builtins.", "")
+    """What ``x`` is, in words."""
+    return x.description if type(x) is Foreign else describe(x)
 
 
 def same_answer(a: Any, b: Any, tolerance: Mapping[str, float] = TOLERANCE) -> bool:

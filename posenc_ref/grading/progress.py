@@ -27,22 +27,26 @@ def location(exercise: Exercise) -> Path | None:
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """Entries by exercise id. A damaged file is put aside as ``progress.json.broken`` with a message."""
     try:
-        text = path.read_text("utf-8")
+        return parsed(path.read_bytes())
     except OSError:
         return {}
-    except UnicodeDecodeError:
-        text = ""
-    try:
-        entries = json.loads(text)["exercises"]
-        if not all(isinstance(e, dict) and isinstance(e["attempts"], int) for e in entries.values()):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except ValueError:
         aside = path.with_name(path.name + ".broken")
         print(f"{path.name} cannot be read; it is kept as {aside.name}, and counting starts again.")
         with contextlib.suppress(OSError):
             path.replace(aside)
         return {}
-    return dict(entries)
+
+
+def parsed(data: bytes) -> dict[str, dict[str, Any]]:
+    """The entries that a progress file holds; ValueError if it is not one."""
+    try:
+        entries = dict(json.loads(data)["exercises"])
+        if all(type(e["attempts"]) is int and type(e["passed"]) is bool for e in entries.values()):
+            return entries
+    except (KeyError, TypeError, RecursionError):
+        pass
+    raise ValueError("not a progress file")
 
 
 def record(exercise: Exercise, passed: bool, diagnosis: str) -> None:
@@ -55,16 +59,16 @@ def record(exercise: Exercise, passed: bool, diagnosis: str) -> None:
         before = entries.get(exercise.id, {"attempts": 0, "passed": False})
         entries[exercise.id] = {
             "attempts": before["attempts"] + 1,
-            "passed": bool(before.get("passed")) or passed,
+            "passed": before["passed"] or passed,
             "last": "passed" if passed else diagnosis,
         }
-        write(path, entries)
+        write(path, json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         print(f"(Progress was not kept: {error.strerror or error}.)")
 
 
-def write(path: Path, entries: dict[str, dict[str, Any]]) -> None:
-    """Write all entries at once, so that the file is never half-written."""
+def write(path: Path, text: str) -> None:
+    """Write a file at once or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    temporary.write_text(text, "utf-8")
     temporary.replace(path)

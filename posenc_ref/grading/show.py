@@ -12,8 +12,8 @@ FEW = 16
 def show_inputs(names: Sequence[str], inputs: Sequence[Any]) -> list[str]:
     """One line, or a few, for each argument.
 
-    >>> show_inputs(("x", "layout"), (np.array([0.25, 1.0]), "half"))
-    ["    x      = [0.25, 1.]", "    layout = 'half'"]
+    >>> show_inputs(("x", "layout"), (np.array([0.25, 1.5]), "half"))
+    ['    x      = [0.25, 1.5 ]', "    layout = 'half'"]
     """
     width = max(map(len, names[: len(inputs)]), default=0)
     return [_line(name, width, _text(x)) for name, x in zip(names, inputs, strict=False)]

@@ -1,0 +1,123 @@
+"""Grades submissions: answers run in the sandbox, on hidden inputs; the comparison happens here, outside."""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from posenc_ref.grading.checker import Tried, diagnose
+from posenc_ref.grading.exercise import Exercise
+from posenc_ref.grading.sandbox import Run, Sandbox
+from posenc_ref.grading.submission import Submission, not_started, read_submission
+
+HIDDEN_INPUTS = 24
+
+
+@dataclass(frozen=True)
+class Row:
+    """One exercise of one learner."""
+
+    id: str
+    number: str
+    chapter: str
+    title: str
+    points: int
+    score: int
+    status: str
+    """``"passed"``, ``"failed"``, ``"not started"``, ``"missing"``, or ``"grader failed"``: never a pass."""
+    message: str
+    next_step: str
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One learner."""
+
+    name: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def score(self) -> int:
+        """Points reached."""
+        return sum(r.score for r in self.rows)
+
+    @property
+    def points(self) -> int:
+        """Points of the release, whatever was handed in."""
+        return sum(r.points for r in self.rows)
+
+
+class Grader:
+    """Grades learners in order, a few at a time; memory does not grow with their number."""
+
+    def __init__(self, exercises: Sequence[Exercise], sandbox: Sandbox, seed: int) -> None:
+        self.exercises, self.sandbox, self.seed = tuple(exercises), sandbox, seed
+        self._tried: dict[str, Tried] = {}
+
+    def grade(self, folders: Sequence[tuple[str, Path]], step: Callable[[], None] = lambda: None) -> Iterator[Graded]:
+        """Grade each (name, folder), in this order; ``step`` is called after each exercise."""
+        workers = os.cpu_count() or 1
+        waiting: deque[tuple[Submission, dict[str, Future[Run] | None]]] = deque()
+        with ThreadPoolExecutor(workers) as pool:
+            for name, folder in folders:
+                submission = read_submission(folder, name, self.exercises)
+                waiting.append((submission, {e.id: self._start(pool, e, submission) for e in self.exercises}))
+                if len(waiting) > workers:  # enough to keep all cores busy
+                    yield self._finish(*waiting.popleft(), step)
+            while waiting:
+                yield self._finish(*waiting.popleft(), step)
+
+    def _finish(
+        self, submission: Submission, runs: "dict[str, Future[Run] | None]", step: Callable[[], None]
+    ) -> Graded:
+        rows = []
+        for exercise in self.exercises:
+            rows.append(self._row(exercise, submission, runs[exercise.id]))
+            step()
+        return Graded(submission.name, tuple(rows), tuple(submission.notes))
+
+    def _start(self, pool: ThreadPoolExecutor, exercise: Exercise, submission: Submission) -> "Future[Run] | None":
+        code = submission.code.get(exercise.id)
+        if code is None or not_started(code, exercise):
+            return None
+        return pool.submit(self.sandbox.run, code, exercise.function, self._hidden(exercise).inputs)
+
+    def _hidden(self, exercise: Exercise) -> Tried:
+        if exercise.id not in self._tried:
+            digest = hashlib.sha256(f"{self.seed}:{exercise.id}".encode()).digest()
+            self._tried[exercise.id] = Tried(exercise, int.from_bytes(digest[:8]), HIDDEN_INPUTS)
+        return self._tried[exercise.id]
+
+    def _row(self, exercise: Exercise, submission: Submission, run: "Future[Run] | None") -> Row:
+        status, message, next_step = "missing", submission.missing.get(exercise.id, ""), ""
+        if exercise.id in submission.code and run is None:
+            status, message = "not started", f"about {exercise.minutes} minutes"
+        elif run is not None:
+            try:
+                status, message, next_step = self._judge(exercise, run.result())
+            except Exception as error:  # fail closed, and go on with the batch
+                status, message = "grader failed", f"{type(error).__name__}: {error}"
+        score = exercise.difficulty if status == "passed" else 0
+        attempts = submission.attempts.get(exercise.id, 0)
+        return Row(
+            exercise.id, exercise.number, exercise.chapter, exercise.title, exercise.difficulty, score, status,
+            message, next_step, attempts,
+        )  # fmt: skip
+
+    def _judge(self, exercise: Exercise, run: Run) -> tuple[str, str, str]:
+        if run.failure:
+            hint = "the grader runs the answer cell alone: np and math are there, other cells are not"
+            return "failed", run.failure, hint if "NameError" in run.failure else ""
+        finding = diagnose(self._hidden(exercise), run.outcomes)
+        if finding is None:
+            return "passed", "", ""
+        if run.outcomes[finding.at].error == "NotImplementedError":
+            return "not started", f"about {exercise.minutes} minutes", ""
+        if finding.mistake:
+            return "failed", finding.mistake.diagnosis, finding.mistake.next_step
+        return "failed", finding.fault.text, "run its check: it shows the smallest input that fails"

@@ -1,0 +1,131 @@
+"""The result of grading as a terminal table, as JSON, and as one HTML page. Hidden inputs appear in none of them."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from typing import Any
+
+from posenc_ref.grading.grade import Graded, Row
+
+
+def clean(text: str) -> str:
+    """Text of a learner's with no control characters, which could move a terminal's cursor or hide lines."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def table(graded: Graded, width: int) -> str:
+    """One learner's exercises, for the terminal."""
+    titles = max(len(r.title) for r in graded.rows)
+    lines, chapter = [], ""
+    for row in graded.rows:
+        if row.chapter != chapter:
+            chapter = row.chapter
+            lines.append(chapter)
+        tries = f"{row.attempts} attempt{'s' * (row.attempts != 1)}" if row.attempts else ""
+        line = f"  {row.number:>5}  {row.title:<{titles}}  {row.score}/{row.points}  {row.status:<11}  {tries}"
+        lines.append(line.rstrip())
+        lines += textwrap.wrap(advice(row), width, initial_indent=" " * 9, subsequent_indent=" " * 9)
+    return "\n".join([*lines, *(f"Note: {clean(n)}" for n in graded.notes)])
+
+
+def overview(learners: Sequence[Graded]) -> str:
+    """A class, one line a learner, for the terminal."""
+    names = max(len(clean(g.name)) for g in learners)
+    return "\n".join(
+        f"  {clean(g.name):<{names}}  {g.score:>3}/{g.points}  "
+        f"{sum(r.status == 'passed' for r in g.rows)} of {len(g.rows)} exercises passed"
+        + (f"; {len(g.notes)} note{'s' * (len(g.notes) > 1)}" if g.notes else "")
+        for g in learners
+    )
+
+
+def advice(row: Row) -> str:
+    """What to tell the learner about a row: the diagnosis and the next step."""
+    next_step = f"Next: {row.next_step}" if row.next_step else ""
+    message = clean(row.message)
+    message = message[:1].upper() + message[1:]
+    if message and message[-1] not in ".?!":
+        message += "."
+    return f"{message} {next_step}".strip()
+
+
+def as_json(learners: Sequence[Graded], seed: int, isolation: str) -> str:
+    """The whole result; the same for the same submissions and seed."""
+    content = {"seed": seed, "isolation": isolation, "learners": [_plain(g) for g in learners]}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _plain(graded: Graded) -> dict[str, Any]:
+    return {
+        "name": graded.name, "score": graded.score, "points": graded.points, "notes": list(graded.notes),
+        "exercises": [asdict(r) for r in graded.rows],
+    }  # fmt: skip
+
+
+def as_html(learners: Sequence[Graded], seed: int, isolation: str) -> str:
+    """One page that needs nothing else; everything of a learner's is escaped."""
+    parts = [_section(g) for g in learners]
+    if len(learners) > 1:
+        rows = "".join(
+            f'<tr><td><a href="#{n}">{_text(g.name)}</a></td><td class="n">{g.score} / {g.points}</td></tr>'
+            for n, g in enumerate(learners)
+        )
+        parts.insert(0, f"<h2>All learners</h2><table><tr><th>Learner</th><th>Score</th></tr>{rows}</table>")
+        parts[1:] = [f'<div id="{n}">{part}</div>' for n, part in enumerate(parts[1:])]
+    foot = f"<footer>Seed of the hidden inputs: {seed}. Isolation: {_text(isolation)}.</footer>"
+    body = "\n".join(["<h1>Exercises</h1>", *parts, foot])
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Exercises: report</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _section(graded: Graded) -> str:
+    share = 100 * graded.score / graded.points if graded.points else 0
+    rows, chapter = [], ""
+    for row in graded.rows:
+        if row.chapter != chapter:
+            chapter = row.chapter
+            rows.append(f'<tr class="chapter"><th colspan="5" scope="rowgroup">{_text(chapter)}</th></tr>')
+        kind = row.status.replace(" ", "-")
+        rows.append(
+            f'<tr><td class="n">{row.number}</td><td>{_text(row.title)}<p>{_text(advice(row))}</p></td>'
+            f'<td class="n">{row.score} / {row.points}</td><td><span class="{kind}">{row.status}</span></td>'
+            f'<td class="n">{row.attempts or ""}</td></tr>'
+        )
+    notes = "".join(f"<li>{_text(n)}</li>" for n in graded.notes)
+    return (
+        f"<h2>{_text(graded.name)}</h2>"
+        f'<p class="score"><b>{graded.score}</b> of {graded.points} points'
+        f'<span class="bar" role="img" aria-label="{share:.0f} percent"><i style="width:{share:.0f}%"></i></span></p>'
+        + (f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "")
+        + '<table><thead><tr><th scope="col">Nr</th><th scope="col">Exercise</th><th scope="col">Points</th>'
+        f'<th scope="col">Result</th><th scope="col">Attempts</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _text(text: str) -> str:
+    return escape(clean(text))
+
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8886; --good: #1a7f37; --bad: #c0392b; --quiet: #6a6a6a; }
+@media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff8577; --quiet: #a5a5a5; } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0 2rem; }
+td, th { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line); }
+td p { margin: .15rem 0 0; color: var(--quiet); overflow-wrap: anywhere; }
+td p:empty { display: none; }
+.n { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.chapter th { padding-top: 1.2rem; }
+.passed { color: var(--good); font-weight: 600; }
+.failed, .missing, .grader-failed { color: var(--bad); font-weight: 600; }
+.not-started { color: var(--quiet); }
+.score b { font-size: 1.6rem; }
+.bar { display: block; height: .5rem; border-radius: .25rem; background: var(--line); }
+.bar i { display: block; height: 100%; border-radius: .25rem; background: var(--good); }
+footer { color: var(--quiet); font-size: .85rem; }
+"""
