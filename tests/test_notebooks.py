@@ -17,9 +17,9 @@ from mdit_py_plugins.anchors.index import slugify
 from posenc_ref.bookkit.records import claims, read_records
 
 ROOT = Path(__file__).parents[1]
-CHAPTERS = sorted(ROOT.glob("notebooks/*.ipynb"))
-SOURCES = sorted(ROOT.glob("exercises/source/*.ipynb"))
-LEARNERS = sorted(ROOT.glob("exercises/*.ipynb"))
+CHAPTERS = sorted(ROOT.glob("notebooks/[!.]*.ipynb"))
+SOURCES = sorted(ROOT.glob("exercises/source/[!.]*.ipynb"))
+LEARNERS = sorted(ROOT.glob("exercises/[!.]*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 
 FIGURE_LIMIT, FILE_LIMIT, CELL_LIMIT = 60_000, 800_000, 30  # bytes, bytes, lines

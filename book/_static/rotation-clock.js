@@ -111,7 +111,7 @@
         handQ.style.transform = `rotate(${-q}rad)`;
         handK.style.transform = `rotate(${-k}rad)`;
         path.setAttribute("d", arc(q, between, 16));
-        svg.setAttribute("aria-label", `Pair ${g}: query at ${fixed(q)} radians, key at ${fixed(k)}.`);
+        svg.setAttribute("aria-label", `Pair ${g}: query at ${fixed(q)}, key at ${fixed(k)} radians.`);
         caption.textContent = `pair ${g}: ${fixed(between)}`;
         const cells = rows[g].querySelectorAll("td");
         [short(theta), ...[q, k, between, Math.cos(between)].map(fixed)].forEach((text, i) => {

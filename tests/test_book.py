@@ -1,0 +1,229 @@
+"""The built pages as files: complete, linked, described, and free of anything that a reader's network would fetch.
+
+Each check is a function from a page to its complaints; at the end of this file each is fed a broken page.
+"""
+
+import re
+from urllib.parse import unquote, urldefrag
+
+import pytest
+from bs4 import BeautifulSoup
+from built_book import built_book, toc_pages
+
+PAGES = toc_pages()
+SIZE_LIMIT = 30_000_000  # bytes, with MathJax
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    return built_book(tmp_path_factory)
+
+
+def soup(html):
+    return BeautifulSoup(html, "html.parser")
+
+
+# checks: page -> complaints
+
+
+def check_rendered(page):
+    """No markup is left over: no dollar, no role, no directive, no mark of a failed reference."""
+    if page.select(".problematic, .system-message, .error"):
+        yield "a mark of an error: " + page.select(".problematic, .system-message, .error")[0].get_text()[:60]
+    body = soup(str(page.select_one("article") or ""))
+    for leaf in body.select("pre, code, script, style, .math, details > pre"):
+        leaf.decompose()
+    text = body.get_text()
+    if found := re.search(r".{0,30}\$.{0,30}", text):
+        yield f"a raw dollar: {found.group()}"
+    if found := re.search(r"\{[a-z-]+\}`|^:::|^```", text, flags=re.MULTILINE):
+        yield f"raw markup: {found.group()}"
+
+
+def check_described(page):
+    """A title, one main heading, a language, landmarks, and a text for each picture."""
+    if not (page.title and page.title.get_text(strip=True)):
+        yield "no title"
+    if (headings := len(page.select("article h1"))) != 1:
+        yield f"{headings} main headings"
+    if page.html is None or not page.html.get("lang"):
+        yield "no language"
+    yield from (f"no landmark {mark}" for mark in ("main", "nav", "header") if not page.select(mark))
+    for picture in page.select("img"):
+        if not picture.get("alt", "").strip():
+            yield f"picture without a text: {picture.get('src')}"
+    for picture in page.select("svg[role=img]"):
+        if not (picture.get("aria-label") or picture.find("title")):
+            yield "drawing without a title"
+    labels = {label.get("for") for label in page.select("label")}
+    for field in page.select("input:not([type=hidden]), select, textarea"):
+        if not (field.get("aria-label") or field.get("title") or field.get("id") in labels):
+            yield f"field without a label: {field.get('name')}"
+
+
+def check_local(page):
+    """Nothing that the browser loads by itself lies elsewhere. Links that a reader follows may."""
+    outside = re.compile(r"^(?:https?:)?//")
+    for element in page.select("[src], link[href], form[action], object[data]"):
+        address = element.get("src") or element.get("href") or element.get("action") or element.get("data") or ""
+        if outside.match(address):
+            yield f"loads {address}"
+    for script in page.select("script:not([src])"):
+        if found := re.search(r"https?://[^\s\"']+", script.get_text()):
+            yield f"a script names {found.group()}"
+
+
+def check_links(page, path, files):
+    """Links inside the book lead to a file, and to an element of it. ``files`` maps paths to ids of elements."""
+    for link in page.select("a[href]"):
+        address, fragment = urldefrag(link["href"])
+        if re.match(r"[a-z]+:", address) or (not address and not fragment):
+            continue
+        target = (path.parent / unquote(address)).resolve() if address else path
+        if target.is_dir():
+            target = target / "index.html"
+        if target not in files:
+            yield f"{link['href']}: there is no such file"
+        elif fragment and target.suffix == ".html" and unquote(fragment) not in files[target]:
+            yield f"{link['href']}: there is no such element"
+
+
+# the checks, on the book
+
+
+@pytest.fixture(scope="module")
+def pages(book):
+    """Every HTML file with its soup."""
+    return {path: soup(path.read_text("utf-8")) for path in sorted(book.html.rglob("*.html"))}
+
+
+@pytest.fixture(scope="module")
+def files(book, pages):
+    every = {path: set() for path in book.html.rglob("*") if path.is_file()}
+    return every | {path: {e["id"] for e in page.select("[id]")} for path, page in pages.items()}
+
+
+def test_the_build_has_no_warning(book):
+    assert not book.log, book.log
+
+
+def test_the_build_takes_less_than_a_minute(book):
+    assert book.seconds < 60
+
+
+def test_the_site_is_small(book, record_property):
+    size = sum(path.stat().st_size for path in book.html.rglob("*") if path.is_file())
+    record_property("site_bytes", size)
+    print(f"the site has {size / 1e6:.1f} MB")
+    assert size < SIZE_LIMIT
+
+
+def test_the_pages_are_those_of_the_table_of_contents(book, pages):
+    built = {str(path.relative_to(book.html).with_suffix("")) for path in pages}
+    assert {name for name in built if not name.startswith("_")} == {*PAGES, "index", "genindex", "search"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("check", [check_rendered, check_described, check_local], ids=lambda check: check.__name__)
+def test_page(book, pages, name, check):
+    assert list(check(pages[book.html / f"{name}.html"])) == []
+
+
+def test_links(book, pages, files):
+    broken = {str(path): list(check_links(page, path, files)) for path, page in pages.items()}
+    assert {path: found for path, found in broken.items() if found} == {}
+
+
+@pytest.mark.parametrize("name", ["index", "search", "genindex"])
+def test_other_pages_are_local(book, pages, name):
+    assert list(check_local(pages[book.html / f"{name}.html"])) == []
+
+
+def test_styles_are_local(book):
+    for path in book.html.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text("utf-8")), path
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "after"), list(zip([None, *PAGES], PAGES, [*PAGES[1:], None], strict=False))
+)
+def test_pages_lead_on_and_back(book, pages, before, name, after):
+    path = book.html / f"{name}.html"
+    for kind, neighbour in (("left-prev", before), ("right-next", after)):
+        link = pages[path].select_one(f"a.{kind}")
+        assert bool(link) == bool(neighbour)
+        assert not link or (path.parent / link["href"]).resolve() == book.html / f"{neighbour}.html"
+
+
+@pytest.mark.parametrize("name", [page for page in PAGES if not page.startswith("book/")])
+def test_chapters_can_be_downloaded(book, pages, name):
+    path = book.html / f"{name}.html"
+    notebooks = [(path.parent / a["href"]).resolve() for a in pages[path].select("a[href$='.ipynb']")]
+    assert any(file.is_file() and file.stem == path.stem for file in notebooks)
+
+
+def test_code_can_be_copied(book, pages):
+    assert any("copybutton.js" in s.get("src", "") for s in pages[book.html / f"{PAGES[0]}.html"].select("script"))
+
+
+def test_the_front_page_leads_to_the_start(book, pages):
+    refresh = pages[book.html / "index.html"].select_one("meta[http-equiv]")
+    assert refresh["content"].endswith(f"url={PAGES[0]}.html")
+
+
+# the checks, on pages that are broken on purpose
+
+GOOD = """<html lang="en"><head><title>T</title><link href="a.css"/></head><body><header></header><nav></nav><main>
+<article><h1 id="h">H</h1>
+<p>one <code>$ make</code> <span class="math">\\(x\\)</span></p><img src="a.png" alt="A line"/>
+<a href="#h">up</a><a href="https://example.org/">out</a></article></main><script>let x = 1</script></body></html>"""
+
+
+@pytest.mark.parametrize("check", [check_rendered, check_described, check_local], ids=lambda check: check.__name__)
+def test_a_good_page_passes(check):
+    assert list(check(soup(GOOD))) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "old", "new", "complaint"),
+    [
+        (check_rendered, "one", "costs $x$", "a raw dollar: "),
+        (check_rendered, "one", "{term}`x`", "raw markup: {term}`"),
+        (check_rendered, "<p>", '<p class="problematic">', "a mark of an error"),
+        (check_described, "<title>T</title>", "<title></title>", "no title"),
+        (check_described, "<h1", "<h1>G</h1><h1", "2 main headings"),
+        (check_described, ' lang="en"', "", "no language"),
+        (check_described, "<nav></nav>", "", "no landmark nav"),
+        (check_described, ' alt="A line"', "", "picture without a text: a.png"),
+        (check_described, "one", '<svg role="img"></svg>', "drawing without a title"),
+        (check_described, "one", '<input name="q"/>', "field without a label: q"),
+        (check_local, "a.css", "https://cdn.example.org/a.css", "loads https://cdn.example.org/a.css"),
+        (check_local, "a.png", "//cdn.example.org/a.png", "loads //cdn.example.org/a.png"),
+        (check_local, "<script>", '<script src="http://x.org/y.js"></script><script>', "loads http://x.org/y.js"),
+        (check_local, "let x = 1", 'const URL = "https://x.org/y.js"', "a script names https://x.org/y.js"),
+    ],
+)
+def test_a_broken_page_is_noticed(check, old, new, complaint):
+    assert old in GOOD
+    complaints = list(check(soup(GOOD.replace(old, new, 1))))
+    assert complaints
+    assert complaints[0].startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("href", "complaints"),
+    [
+        ("b.html#there", []),
+        ("b.html#gone", ["b.html#gone: there is no such element"]),
+        ("c.html", ["c.html: there is no such file"]),
+    ],
+)
+def test_links_between_pages_are_followed(tmp_path, href, complaints):
+    a, b = tmp_path / "a.html", tmp_path / "b.html"
+    assert list(check_links(soup(f'<a href="{href}">x</a>'), a, {a: set(), b: {"there"}})) == complaints
+
+
+def test_the_table_of_contents_is_read_in_order(tmp_path):
+    toc = tmp_path / "_toc.yml"
+    toc.write_text("root: a\nparts:\n- chapters:\n  - {file: b, sections: [{file: c}]}\n- chapters: [{file: d}]\n")
+    assert toc_pages(toc) == ["a", "b", "c", "d"]
