@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from array_api_compat import array_namespace
 
-from posenc_ref.checks import Array, check_broadcast, check_floating, check_lengths
+from posenc_ref.checks import Array, check_broadcast, check_floating, check_lengths, dtype_name
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def attention(
     >>> attention(q, k, k)                       # both logits are 0: the mean of the values
     array([[[[0., 3.]]]])
     """
-    xp = array_namespace(q, k, v)
     _check_shapes(q, k, v)
+    xp = array_namespace(q, k, v)
     if encoding.spec.name != "nope":
         for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
             if positions is None:
@@ -142,17 +142,18 @@ def masked_softmax(logits: Array, mask: Array | None = None) -> Array:
     array([[0.5, 0.5],
            [0. , 0. ]])
     """
-    check_floating("logits", logits)
-    xp = array_namespace(logits)
+    xp = array_namespace(check_floating("logits", logits))
+    if len(logits.shape) == 0 or logits.shape[-1] == 0:
+        raise ValueError(f"logits must have a key on their last axis, got shape {tuple(logits.shape)}")
     logits = xp.astype(logits, xp.float64 if logits.dtype == xp.float64 else xp.float32)
     if mask is not None:
+        if (dtype := dtype_name("mask", mask)) != "bool":
+            raise TypeError(f"mask must be boolean (True keeps), got {dtype}")
         xp = array_namespace(logits, mask)
-        if not xp.isdtype(mask.dtype, "bool"):
-            raise TypeError(f"mask must be boolean (True keeps), got {mask.dtype}")
         check_broadcast("mask", mask, logits.shape)
         logits = xp.where(mask, logits, -xp.inf)
     top = xp.max(logits, axis=-1, keepdims=True)
-    top = xp.where(xp.isfinite(top), top, 0.0)  # a row of −inf alone: exp gives zeros, not NaN
+    top = xp.where(top == -xp.inf, 0.0, top)  # a row of −inf alone: exp gives zeros, not NaN
     e = xp.exp(logits - top)
     total = xp.sum(e, axis=-1, keepdims=True)
     return e / xp.where(total == 0, 1.0, total)

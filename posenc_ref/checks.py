@@ -11,8 +11,8 @@ Array = Any
 """An array of any library that follows the array API standard: NumPy, PyTorch, JAX, CuPy."""
 
 
-def check_size(name: str, value: int, *, even: bool = False) -> int:
-    """Return ``value`` if it is a positive (and, if asked, even) integer; raise otherwise.
+def check_size(name: str, value: int, *, minimum: int = 1, even: bool = False) -> int:
+    """Return ``value`` if it is an integer of at least ``minimum`` (and, if asked, even); raise otherwise.
 
     >>> check_size("rotary_dim", 3, even=True)
     Traceback (most recent call last):
@@ -20,8 +20,8 @@ def check_size(name: str, value: int, *, even: bool = False) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
     if even and value % 2:
         raise ValueError(f"{name} must be even, got {value}")
     return int(value)
@@ -56,18 +56,19 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 def check_positions(positions: Array, name: str = "positions") -> Array:
     """Return ``positions`` if each can be told from its neighbours; raise otherwise.
 
-    Integers, float32 and float64 pass. Half precision does not: bfloat16 has 8 significant bits, so that
-    position 257 is stored as 256. Only floating positions have their values read, so integers do not break a
-    graph of torch.compile.
+    Signed integers, float32 and float64 pass. Half precision does not: bfloat16 has 8 significant bits, so
+    that position 257 is stored as 256. Unsigned integers do not: 3 − 5 would be a large number. Only the values
+    of floating positions are read, so integers do not break a graph of torch.compile.
 
     >>> check_positions(np.arange(3, dtype=np.float16))
     Traceback (most recent call last):
     TypeError: positions must be integers, float32 or float64, got float16: half precision merges positions
     """
-    dtype = _dtype_name(name, positions)
+    dtype = dtype_name(name, positions)
     xp = array_namespace(positions)
-    if not (xp.isdtype(positions.dtype, "integral") or dtype in ("float32", "float64")):
+    if not (xp.isdtype(positions.dtype, "signed integer") or dtype in ("float32", "float64")):
         why = ": half precision merges positions" if dtype in ("float16", "bfloat16") else ""
+        why = ": differences of unsigned integers wrap around" if dtype.startswith("uint") else why
         raise TypeError(f"{name} must be integers, float32 or float64, got {dtype}{why}")
     if dtype.startswith("float") and not bool(xp.all(xp.isfinite(positions))):
         raise ValueError(f"{name} must be finite, got {positions}")
@@ -96,7 +97,7 @@ def check_floating(name: str, x: Array) -> Array:
     Traceback (most recent call last):
     TypeError: q must be floating point, got int64
     """
-    if (dtype := _dtype_name(name, x)) not in ("float16", "bfloat16", "float32", "float64"):
+    if (dtype := dtype_name(name, x)) not in ("float16", "bfloat16", "float32", "float64"):
         raise TypeError(f"{name} must be floating point, got {dtype}")
     return x
 
@@ -114,7 +115,13 @@ def check_broadcast(name: str, x: Array, shape: tuple[int, ...]) -> Array:
     return x
 
 
-def _dtype_name(name: str, x: Array) -> str:
+def dtype_name(name: str, x: Array) -> str:
+    """Return the name of the dtype of ``x``, the same for all libraries; raise if ``x`` is no array.
+
+    >>> dtype_name("mask", [True, False])
+    Traceback (most recent call last):
+    TypeError: mask must be an array, got [True, False]
+    """
     if not is_array_api_obj(x):
         raise TypeError(f"{name} must be an array, got {reprlib.repr(x)}")
     return str(x.dtype).removeprefix("torch.")

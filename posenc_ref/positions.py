@@ -6,7 +6,7 @@ and come out.
 
 from array_api_compat import array_namespace, device
 
-from posenc_ref.checks import Array, check_positions, check_size
+from posenc_ref.checks import Array, check_positions, check_size, dtype_name
 
 
 def decode_positions(q_len: int, cache_len: int) -> range:
@@ -18,8 +18,7 @@ def decode_positions(q_len: int, cache_len: int) -> range:
     [5, 6]
     """
     check_size("q_len", q_len)
-    if cache_len != 0:
-        check_size("cache_len", cache_len)
+    check_size("cache_len", cache_len, minimum=0)
     return range(cache_len, cache_len + q_len)
 
 
@@ -34,6 +33,7 @@ def positions_from_mask(attention_mask: Array) -> Array:
     array([[0, 0, 0, 1],
            [0, 1, 2, 0]])
     """
+    dtype_name("attention_mask", attention_mask)  # raises if it is no array
     xp = array_namespace(attention_mask)
     if len(attention_mask.shape) != 2:
         raise ValueError(f"attention_mask must be (batch, seq), got shape {tuple(attention_mask.shape)}")
@@ -104,8 +104,9 @@ def _rows_and_columns(q: Array, k: Array) -> tuple[Array, Array]:
 
 
 def _check_documents(name: str, documents: Array) -> Array:
-    if not array_namespace(documents).isdtype(documents.dtype, "integral"):
-        raise TypeError(f"{name} must be integers, got {documents.dtype}")
+    dtype = dtype_name(name, documents)
+    if not array_namespace(documents).isdtype(documents.dtype, "signed integer"):
+        raise TypeError(f"{name} must be signed integers, got {dtype}")
     if len(documents.shape) not in (1, 2):
         raise ValueError(f"{name} must be (seq,) or (batch, seq), got shape {tuple(documents.shape)}")
     return documents

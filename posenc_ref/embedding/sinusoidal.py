@@ -35,7 +35,7 @@ def frequencies(d_model: int, *, base: float = 10000.0, exponent: Exponent = "pa
     d_model = check_size("d_model", d_model)
     base = check_base(base)
     check_choice("exponent", exponent, ("paper", "tensor2tensor"))
-    i = np.arange((d_model + 1) // 2)
+    i = np.arange((d_model + 1) // 2, dtype=np.float64)  # torch.compile divides integers in float32
     if exponent == "tensor2tensor":
         check_size("d_model", d_model, even=True)
         return base ** -(i / max(d_model // 2 - 1, 1))

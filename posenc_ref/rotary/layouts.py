@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from posenc_ref.checks import Array, check_choice, check_size
+from posenc_ref.checks import Array, check_choice, check_size, dtype_name
 
 Layout = Literal["interleaved", "half"]
 LAYOUTS: tuple[str, ...] = ("interleaved", "half")
@@ -44,6 +44,7 @@ def convert_projection(
     >>> convert_projection(np.arange(8), head_dim=4, source="interleaved", target="half")
     array([0, 2, 1, 3, 4, 6, 5, 7])
     """
+    dtype_name("weight", weight)  # raises if it is no array
     xp = array_namespace(weight)
     head_dim = check_size("head_dim", head_dim)
     if len(weight.shape) == 0:

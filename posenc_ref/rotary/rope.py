@@ -29,7 +29,8 @@ def inv_freq(rotary_dim: int, *, base: float = 10000.0) -> Array:
     array([1.   , 0.1  , 0.01 , 0.001])
     """
     rotary_dim = check_size("rotary_dim", rotary_dim, even=True)
-    return check_base(base) ** -(np.arange(0, rotary_dim, 2) / rotary_dim)
+    twice_g = np.arange(0, rotary_dim, 2, dtype=np.float64)  # torch.compile divides integers in float32
+    return check_base(base) ** -(twice_g / rotary_dim)
 
 
 def cos_sin(positions: Array, inv_freq: Array, *, dtype: Any = None) -> tuple[Array, Array]:
