@@ -11,6 +11,7 @@ import pytest
 
 from posenc_ref.grading.checker import Tried, broken_properties, diagnose, verdict_on
 from posenc_ref.grading.exercise import all_exercises
+from posenc_ref.grading.grade import HIDDEN_INPUTS
 from posenc_ref.grading.notebooks import CHECK, exercises_of, grade_id, released
 from posenc_ref.grading.worker import attempt
 
@@ -25,10 +26,6 @@ def source(chapter):
     return nbformat.read(EXERCISES / "source" / f"{chapter}.ipynb", as_version=4)
 
 
-def finding(tried, function):
-    return diagnose(tried, [attempt(function, inputs) for inputs in tried.inputs])
-
-
 def named(exercise, function):
     """The function under the names of the learner's parameters."""
     return eval(f"lambda {', '.join(exercise.parameters)}: f({', '.join(exercise.parameters)})", {"f": function})
@@ -38,15 +35,15 @@ def named(exercise, function):
 def test_mistakes_are_named_and_alternatives_pass(exercise):
     assert len(exercise.mistakes) >= 6 and len(exercise.alternatives) >= 2
     for seed in SEEDS:
-        tried = Tried(exercise, seed)
-        for mistake in exercise.mistakes:
-            found = finding(tried, mistake.function)
+        tried = Tried(exercise, seed, HIDDEN_INPUTS)
+        for index, mistake in enumerate(exercise.mistakes):
+            found = diagnose(tried, tried.wrong(index))
             assert found is not None, f"seed {seed}: {mistake.function.__name__} passes"
             assert found.mistake is mistake, (
                 f"seed {seed}: {mistake.function.__name__} is named {found.mistake and found.mistake.function.__name__}"
             )
         for alternative in exercise.alternatives:
-            found = finding(tried, alternative)
+            found = diagnose(tried, [attempt(alternative, inputs) for inputs in tried.inputs])
             assert found is None, f"seed {seed}: {alternative.__name__} is rejected: {found}"
 
 

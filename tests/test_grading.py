@@ -1,0 +1,433 @@
+"""What ``check`` says, what it keeps, and what the grader's command line writes."""
+
+import inspect
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+from posenc_ref.grading import __main__ as command
+from posenc_ref.grading import check, progress
+from posenc_ref.grading.checker import verdict_on
+from posenc_ref.grading.exercise import all_exercises, compare, find_exercise, same_answer
+from posenc_ref.grading.notebooks import released
+from posenc_ref.grading.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[1]
+ROTATE = find_exercise("rope.rotate")
+BWRAP = pytest.mark.skipif(not Sandbox().strong, reason="needs bubblewrap: apt install bubblewrap")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POSENC_PROGRESS", raising=False)
+
+
+def right(x, positions):
+    angle = positions[:, None] * 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    z = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angle)
+    return np.stack([z.real, z.imag], axis=-1).reshape(x.shape)
+
+
+def clockwise(x, positions):
+    return right(x, -positions)
+
+
+# --- comparing
+
+
+class Liar:
+    def __eq__(self, other):
+        return True
+
+    def __array__(self, *args, **kwargs):
+        return np.ones(2)
+
+
+class Mine(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize(("yours", "wanted", "kind", "text"), [
+    (Liar(), np.ones(2), "type", "of type .*Liar"),
+    (np.ones(2).view(Mine), np.ones(2), "type", "of type .*Mine"),
+    ([1.0, 1.0], np.ones(2), "type", "a list of 2"),
+    (None, np.ones(2), "type", "None .is there a return"),
+    (np.float64(1), np.ones(1), "type", "asked for is a NumPy array"),
+    (np.ones(1), np.ones((1, 1)), "shape", r"\(1,\), asked for is \(1, 1\)"),
+    (np.ones(2, np.float32), np.ones(2), "dtype", "float32, asked for is float64"),
+    (np.array([1, None]), np.ones(2), "dtype", "object"),
+    (np.array([1.0, np.nan]), np.ones(2), "not finite", r"nan at \[1\]"),
+    (np.array([1.0, -np.inf]), np.ones(2), "not finite", r"-inf at \[1\]"),
+    (np.array([[1.0, 2.0]]), np.ones((1, 2)), "value", r"1 of 2 numbers differ, the first at \[0, 1\]"),
+    (np.array([True, True]), np.array([True, False]), "value", r"at \[1\]"),
+    (np.array([1.0, np.inf]), np.array([np.inf, 1.0]), "not finite", "inf"),
+    (1.0, 2.0, "value", "the number differs"),
+    (True, 1.0, "type", "asked for is a number"),
+    (float("nan"), 1.0, "not finite", "nan"),
+    (10**400, 1.0, "not finite", "too large"),
+    (3.0, 3, "type", "whole number"),
+    (4, 3, "value", "differs"),
+    ("half", 3, "type", "of type str"),
+    (1, True, "type", "True or False"),
+    (False, True, "value", "False"),
+    ((1.0,), (1.0, 2.0), "type", "a tuple of 1, asked for is a tuple of 2"),
+    ([1.0, 2.0], (1.0, 2.0), "type", "a list of 2"),
+    ((1.0, 3.0), (1.0, 2.0), "value", "in result 2 of 2"),
+])  # fmt: skip
+def test_wrong_values_are_told_apart(yours, wanted, kind, text):
+    fault = compare(yours, wanted)
+    assert fault.kind == kind and re.search(text, fault.text), fault
+    assert not same_answer(yours, wanted)
+
+
+@pytest.mark.parametrize(("yours", "wanted"), [
+    (np.array([1 + 1e-10]), np.array([1.0])),
+    (np.array([1e6 + 1e-4]), np.array([1e6])),
+    (np.array([np.inf, np.nan]), np.array([np.inf, np.nan])),
+    (np.float64(2.5), 2.5), (2, 2.0), (np.int64(2), 2), (np.bool_(True), True), (True, np.True_),
+    ((np.ones(2), 1), (np.ones(2), 1)), (np.ones((2, 0)), np.ones((2, 0))), (np.array(1j), np.array(1j)),
+])  # fmt: skip
+def test_right_values_pass(yours, wanted):
+    assert compare(yours, wanted) is None and same_answer(yours, wanted)
+
+
+@pytest.mark.parametrize(("yours", "wanted"), [
+    (np.array([1 + 1e-7]), np.array([1.0])),
+    (np.array([1.0], np.float32) + np.float32(1e-3), np.array([1.0], np.float32)),
+    (np.array([2]), np.array([3])),
+])  # fmt: skip
+def test_tolerance_follows_the_dtype(yours, wanted):
+    assert compare(yours, wanted).kind == "value"
+    assert compare(yours, wanted, {str(wanted.dtype): 2.0}) is None
+
+
+# --- what check says
+
+
+def said(capsys, function, id="rope.rotate"):
+    verdict = check(id, function)
+    return verdict, capsys.readouterr().out
+
+
+def rotate(body):
+    """A learner's function, with its lines known to linecache as in a notebook."""
+    path = Path("cell.py").resolve()
+    path.write_text(body, "utf-8")
+    module = {"np": np}
+    exec(compile(body, str(path), "exec"), module)
+    return module["rotate"]
+
+
+def test_a_right_answer_is_told_what_was_tried(capsys):
+    verdict, text = said(capsys, right)
+    assert verdict and verdict.kind == "passed"
+    assert text == (
+        "Passed: exercise 8.1, Rotate queries by their positions.\n"
+        "  Tried: 40 random inputs; a far position (131,071); a wide head (64 channels)\n"
+        "  Holds: each pair keeps its length; logits stay the same when all positions grow by 5; "
+        "position 0 changes nothing\n"
+    )
+
+
+def test_a_known_mistake_is_named_on_the_smallest_input(capsys):
+    verdict, text = said(capsys, clockwise)
+    assert not verdict and verdict.kind == "value"
+    # (0, 1) turned by one radian: sin 1 = 0.8415, cos 1 = 0.5403
+    assert text == (
+        "Not yet. The smallest input that fails:\n"
+        "    x         = [[[0., 1.]]]\n"
+        "    positions = [1]\n"
+        "    yours = [[[ 0.8415,  0.5403]]]\n"
+        "    right = [[[-0.8415,  0.5403]]]\n"
+        "This turns clockwise: the sign of the sine terms is flipped.\n"
+        "Try: where should the pair (1, 0) go for a small positive angle? Hints are below.\n"
+    )
+
+
+def test_an_unknown_mistake_shows_values_and_the_law_it_breaks(capsys):
+    _, text = said(capsys, lambda x, positions: right(x, positions) + 1)
+    assert (
+        "    yours = [[[1.0, 1.0]]]\n    right = [[[0.0, 0.0]]]\n2 of 2 numbers differ, the first at [0, 0, 0]." in text
+    )
+    assert "each pair keeps its length" in text
+
+
+@pytest.mark.parametrize(("lines", "words"), [
+    (["y = x + 1", "return y @ y[:, :1, :1, None]"], ["ValueError", "line 3: return y @"]),
+    (["return turn(x)"], ["NameError: name 'turn' is not defined", "line 2: return turn(x)"]),
+    (["def turn():", "    return x[0][9]", "return turn()"], ["IndexError", "line 3: return x[0][9]"]),
+    (["import sys", "sys.exit()"], ["SystemExit", "line 3: sys.exit()"]),
+    (["return rotate(x, positions)"], ["RecursionError", "line 2"]),
+    (["return x.tolist()"], ["The result is a list of 1, asked for is a NumPy array."]),
+    (["pass"], ["The result is None (is there a return?)"]),
+    (["return x[0]"], ["The shape is (1, 2), asked for is (1, 1, 2)."]),
+    (["return x.astype(int)"], ["The dtype is int64, asked for is float64."]),
+    (["return x / 0"], ["The result has nan at [0, 0, 0]."]),
+    (["print('angle', positions)", "return x"], ["    printed: angle [1]"]),
+])  # fmt: skip
+def test_other_faults_are_told_in_a_few_lines(capsys, lines, words):
+    verdict, text = said(capsys, rotate("\n    ".join(["def rotate(x, positions):", *lines])))
+    assert not verdict and all(word in text for word in words), text
+    assert len(text.splitlines()) <= 9 and "Traceback" not in text
+
+
+def test_a_changed_input_is_an_error_even_if_the_result_is_right(capsys):
+    def spoil(x, positions):
+        y = right(x, positions)
+        x += 1
+        return y
+
+    verdict, text = said(capsys, spoil)
+    assert verdict.kind == "input changed" and "changes its input x; work on a copy" in text
+
+
+def test_a_stub_is_not_started_and_no_attempt(capsys, tmp_path):
+    (tmp_path / "08_rope.ipynb").touch()
+    verdict, text = said(capsys, rotate('def rotate(x, positions):\n    raise NotImplementedError("exercise 8.1")'))
+    assert verdict.kind == "not started" and text.startswith("Not started: ")
+    assert not (tmp_path / "progress.json").exists()
+
+
+def test_misuse_of_check_is_explained(capsys):
+    with pytest.raises(ValueError, match=r"no exercise is called 'rope.turn'; there are .*rope\.rotate"):
+        check("rope.turn", right)
+    assert "check needs the function itself" in said(capsys, 3)[1]
+    assert "the parameters are (x), asked for is rotate(x, positions)" in said(capsys, lambda x: x)[1]
+
+
+def test_a_function_that_answers_by_chance_gets_a_verdict(capsys):
+    rng = np.random.default_rng(0)
+    verdict, text = said(capsys, lambda x, positions: right(x, positions) + rng.integers(2))
+    assert not verdict and text.startswith("Not yet.")
+
+
+def test_a_slow_wrong_answer_is_told_soon(capsys):
+    def slow(x, positions):
+        time.sleep(0.02)
+        return x
+
+    start = time.perf_counter()
+    _, text = said(capsys, slow)
+    assert text.startswith("Not yet.") and time.perf_counter() - start < 15
+
+
+def test_interrupting_works():
+    def stopped(x, positions):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check("rope.rotate", stopped)
+
+
+def test_a_notebook_shows_the_text_only():
+    assert DisplayFormatter().format(verdict_on(ROTATE, right)) == ({}, {})
+
+
+def test_check_says_the_same_in_every_process_and_leaves_nothing_behind(tmp_path):
+    script = (
+        "import sys, numpy as np\nfrom posenc_ref.grading import check\n"
+        "print(sorted(m for m in ('torch', 'hypothesis', 'nbformat', 'nbgrader', 'IPython') if m in sys.modules))\n"
+        "check('rope.rotate', lambda x, positions: np.where(x > 1, x, 0))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    (output,) = outputs
+    assert output.startswith("[]\nNot yet.")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- progress
+
+
+def test_progress_counts_attempts_and_keeps_a_pass(tmp_path, capsys):
+    (tmp_path / "08_rope.ipynb").touch()
+    for function in (clockwise, right, clockwise):
+        check("rope.rotate", function)
+    entry = json.loads((tmp_path / "progress.json").read_text("utf-8"))["exercises"]["rope.rotate"]
+    assert entry == {"attempts": 3, "passed": True, "last": ROTATE.mistakes[0].diagnosis}
+
+
+def test_progress_is_kept_beside_notebooks_only(tmp_path, capsys, monkeypatch):
+    check("rope.rotate", right)  # no notebook here
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "08_rope.ipynb").touch()
+    monkeypatch.chdir(tmp_path / "source")
+    check("rope.rotate", right)  # the authors' folder
+    assert not list(tmp_path.rglob("progress.json*"))
+    monkeypatch.setenv("POSENC_PROGRESS", str(tmp_path / "mine.json"))
+    check("rope.rotate", right)
+    assert progress.read(tmp_path / "mine.json")["rope.rotate"]["passed"]
+    monkeypatch.setenv("POSENC_PROGRESS", "off")
+    check("rope.rotate", right)
+    assert progress.read(tmp_path / "mine.json")["rope.rotate"]["attempts"] == 1
+
+
+@pytest.mark.parametrize("damage", [
+    "", "{", "[]", '{"exercises": 3}', '{"exercises": {"rope.rotate": {"attempts": "2", "passed": true}}}',
+    "\xff", "[" * 99_999,
+])  # fmt: skip
+def test_damaged_progress_is_put_aside(tmp_path, capsys, damage):
+    (tmp_path / "08_rope.ipynb").touch()
+    (tmp_path / "progress.json").write_text(damage, "latin-1")
+    _, text = said(capsys, right)
+    assert "progress.json cannot be read; it is kept as progress.json.broken" in text and "Passed" in text
+    assert (tmp_path / "progress.json.broken").read_text("latin-1") == damage
+    assert progress.read(tmp_path / "progress.json")["rope.rotate"]["attempts"] == 1
+
+
+def test_progress_that_cannot_be_written_does_not_spoil_the_verdict(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", str(tmp_path / "no" / "such" / "folder.json"))
+    verdict, text = said(capsys, right)
+    assert verdict and "Progress was not kept: No such file or directory" in text
+
+
+def test_progress_is_never_half_written(tmp_path, monkeypatch):
+    path = tmp_path / "progress.json"
+    progress.write(path, "before")
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OSError):
+        progress.write(path, "after")
+    assert path.read_text() == "before"
+
+
+# --- the command line
+
+
+@pytest.fixture
+def learner(tmp_path):
+    """The folder of a learner who solved the first exercise of chapter 08 and has no other notebook."""
+    folder = tmp_path / "exercises"
+    folder.mkdir()
+    notebook = nbformat.read(ROOT / "exercises" / "08_rope.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "rope-rotate":
+            cell.source = inspect.getsource(right).replace("def right", "def rotate")
+    nbformat.write(notebook, folder / "08_rope.ipynb")
+    (folder / "progress.json").write_text('{"exercises": {"rope.rotate": {"attempts": 1, "passed": true}}}')
+    return folder
+
+
+@BWRAP
+def test_one_learner_gets_a_table_json_and_html(learner, capsys):
+    assert command.main([str(learner), "--seed", "11"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"8\.1  Rotate queries by their positions +2/2  passed +1 attempt\b", text)
+    assert "01_attention_without_order.ipynb is missing" in text and "Seed 11." in text
+    result = json.loads((learner / "report.json").read_text("utf-8"))
+    (graded,) = result["learners"]
+    assert graded["score"] == 2 and graded["points"] == sum(e.difficulty for e in all_exercises())
+    statuses = {e["id"]: e["status"] for e in graded["exercises"]}
+    assert statuses["rope.rotate"] == "passed" and set(statuses) == {e.id for e in all_exercises()}
+    page = (learner / "report.html").read_text("utf-8")
+    assert "Rotate queries by their positions" in page and "<script" not in page
+    first = (learner / "report.json").read_bytes()
+    assert command.main([str(learner), "--seed", "11", "--json", "again.json", "--html", "again.html"]) == 0
+    assert Path("again.json").read_bytes() == first, "the same submission and seed give the same report"
+
+
+@BWRAP
+def test_a_class_gets_one_report_and_names_are_escaped(learner, tmp_path, capsys):
+    room = tmp_path / "class"
+    room.mkdir()
+    learner.rename(room / "<script>alert(1)")
+    (room / "empty").mkdir()
+    assert command.main([str(room), "--json", "r.json", "--html", "r.html"]) == 0
+    assert [g["score"] for g in json.loads(Path("r.json").read_text("utf-8"))["learners"]] == [2, 0]
+    page = Path("r.html").read_text("utf-8")
+    assert "<script" not in page and "&lt;script&gt;" in page
+    seed = re.search(r"Seed (\d+)\.", capsys.readouterr().out)[1]
+    assert seed in page
+
+
+def test_a_class_needs_the_sandbox(learner, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "Sandbox", lambda: Sandbox(bwrap="no-such-program"))
+    assert command.main([str(learner)]) == 0, "one's own folder is graded all the same"
+    assert "Isolation is weak" in capsys.readouterr().out
+    room = tmp_path / "class"
+    room.mkdir()
+    learner.rename(room / "a")
+    (room / "b").mkdir()
+    assert command.main([str(room)]) == 2
+    error = capsys.readouterr().err
+    assert "bubblewrap" in error and "--allow-weak-isolation" in error
+    assert not (room / "report.json").exists()
+    assert command.main([str(room), "--allow-weak-isolation"]) == 0
+    assert "weak" in json.loads((room / "report.json").read_text("utf-8"))["isolation"]
+
+
+@pytest.mark.parametrize(("path", "words"), [("nowhere", "is not a folder"), ("void", "holds no notebooks")])
+def test_a_wrong_path_is_one_line(tmp_path, capsys, path, words):
+    (tmp_path / "void").mkdir()
+    assert command.main([path]) == 2
+    assert re.fullmatch(rf".*{words}.*\n", capsys.readouterr().err)
+
+
+@BWRAP
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_report_that_cannot_be_written_is_said(learner, capsys):
+    learner.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    assert command.main([str(learner)]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+@BWRAP
+def test_a_report_into_a_missing_folder_is_said(learner, capsys):
+    assert command.main([str(learner), "--json", "no/such/report.json"]) == 1
+    assert "cannot write no/such/report.json: No such file" in capsys.readouterr().err
+
+
+# --- releasing
+
+
+def test_release_is_idempotent_and_removes_solutions(tmp_path, capsys):
+    (tmp_path / "source").mkdir()
+    source = tmp_path / "source" / "08_rope.ipynb"
+    source.write_bytes((ROOT / "exercises" / "source" / "08_rope.ipynb").read_bytes())
+    assert command.main(["release", str(source)]) == 0
+    first = (tmp_path / "08_rope.ipynb").read_bytes()
+    assert command.main(["release", str(source)]) == 0
+    assert capsys.readouterr().out == "08_rope.ipynb: written\n08_rope.ipynb: unchanged\n"
+    assert (tmp_path / "08_rope.ipynb").read_bytes() == first
+    assert b"BEGIN SOLUTION" not in first and b"Passed" not in first
+
+
+def test_a_source_without_a_solution_s_end_is_refused(tmp_path, capsys):
+    (tmp_path / "source").mkdir()
+    source = tmp_path / "source" / "08_rope.ipynb"
+    text = (ROOT / "exercises" / "source" / "08_rope.ipynb").read_text("utf-8")
+    source.write_text(text.replace("### END SOLUTION", ""), "utf-8")
+    (tmp_path / "08_rope.ipynb").write_text("as it was")
+    assert command.main(["release", str(source)]) == 1
+    assert "08_rope.ipynb" in capsys.readouterr().err
+    assert (tmp_path / "08_rope.ipynb").read_text() == "as it was"
+
+
+def test_the_solution_comes_last_and_folded():
+    source = nbformat.read(ROOT / "exercises" / "source" / "08_rope.ipynb", as_version=4)
+    cells = released(source, [ROTATE]).cells
+    ids = [c.id for c in cells]
+    at = ids.index("rope-rotate-solution")
+    assert cells[at].source.startswith("<details><summary>Solution</summary>")
+    assert "def rotate(x, positions):" in cells[at].source and "SOLUTION" not in cells[at].source
+    assert "Help: I get" in cells[at - 1].source
+    assert at == len(cells) - 1 or cells[at + 1].source.startswith("## ")
