@@ -230,7 +230,7 @@ def test_size_of_file(path):
     assert path.stat().st_size < FILE_LIMIT
 
 
-@pytest.mark.parametrize("path", CHAPTERS + SOURCES + LEARNERS, ids=name)
+@pytest.mark.parametrize("path", CHAPTERS + LEARNERS, ids=name)  # a source's links are written for its copy
 def test_links_of_notebook(path):
     assert list(check_links(path, prose(read(path)))) == []
 
@@ -401,3 +401,11 @@ def test_links_are_followed(tmp_path, markdown, complaints):
     (tmp_path / "outside.md").touch()
     (root / "other.md").write_text("# Other\n\n## Part two\n")
     assert list(check_links(root / "page.md", markdown, root)) == complaints
+
+
+def test_the_page_on_exercises_quotes_what_the_checker_says(capsys):
+    """The first code block of the page is run; the block below it must be what it prints."""
+    text = (ROOT / "book/exercises.md").read_text("utf-8")
+    code, quoted = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, flags=re.DOTALL).groups()
+    exec(code, {})
+    assert capsys.readouterr().out == quoted

@@ -1,10 +1,11 @@
 """Build the book: ``python -m posenc_ref.bookkit.build``. Any warning is an error.
 
 The module is also a Sphinx extension, named in ``_config.yml``: it puts MathJax beside the pages, so that
-they need no network.
+they need no network, and numbers equations and figures by chapter.
 """
 
 import argparse
+import re
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, files
@@ -14,6 +15,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 MATHJAX = "vendor/mathjax"
+CLAIMS = re.compile(r"((?:^Claim .+\n  verdict: .+\n  because: .+\n?)+)", re.MULTILINE)
+"""Lines that :func:`posenc_ref.bookkit.claim` printed."""
 UNUSED = ignore_patterns("*svg*", "mml-*", "*-full*", "asciimath*", "liteDOM*", "node-main*", "latest*", "mathmaps")
 """What the pages never load: other outputs and inputs, and the speech rules of 15 languages."""
 
@@ -23,6 +26,8 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_config_value("comments_config", {}, "")  # Jupyter Book sets it; we leave out the extension that reads it
     app.connect("config-inited", _use_local_mathjax)
     app.connect("build-finished", _copy_mathjax)
+    app.connect("env-get-updated", _number_by_chapter, priority=900)  # after Sphinx has numbered
+    app.connect("doctree-read", _mark_claims)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -35,6 +40,32 @@ def _copy_mathjax(app: Any, error: Exception | None) -> None:
     target = Path(app.outdir, MATHJAX)
     if error is None and app.builder.format == "html" and not target.exists():
         copytree(mathjax_source(), target, ignore=UNUSED)
+
+
+def _number_by_chapter(app: Any, env: Any) -> list[str]:
+    # Sphinx counts through the book. Equation (8.7) of notebooks/08_rope keeps its number when chapters are added.
+    for page, kinds in env.toc_fignumbers.items():
+        if chapter := re.match(r"notebooks/0*(\d+)_", page):
+            for numbers in kinds.values():
+                numbers.update({name: (int(chapter[1]), i) for i, name in enumerate(numbers, 1)})
+    return []
+
+
+def _mark_claims(app: Any, doctree: Any) -> None:
+    # Verdicts are sentences: in a block of their own they may wrap, while tables of numbers scroll.
+    for block in list(doctree.findall(lambda node: node.tagname == "literal_block")):
+        parts = [part for part in CLAIMS.split(block.astext()) if part.strip()]
+        if "\n  verdict: " in block.astext():
+            block.replace_self([_part_of(block, part) for part in parts])
+
+
+def _part_of(block: Any, text: str) -> Any:
+    part = block.copy()
+    part.rawsource, part.children = text, []
+    part += type(block.children[0])(text)
+    if CLAIMS.match(text):
+        part["classes"].append("claims")
+    return part
 
 
 def mathjax_source() -> Path:
