@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from posenc_ref.grading.exercise import Exercise, Mistake, Property, integers, quarters, sizes
-from posenc_ref.rotary import rope
+from posenc_ref.rotary import layouts, rope
 
 BASE = 10000.0
 
@@ -188,4 +188,850 @@ _ROTATE = Exercise(
     alternatives=(_loops, _complex, _blocks),
 )
 
-EXERCISES = (_ROTATE,)
+# --- 8.2 frequencies, with partial rotary
+
+
+def _inv_freq(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return rope.inv_freq(rotary_dim, base=base)
+
+
+def _minus_lost(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** (np.arange(0, rotary_dim, 2) / rotary_dim)
+
+
+def _counted_from_one(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** (-np.arange(1, rotary_dim + 1, 2) / rotary_dim)
+
+
+def _not_doubled(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** (-np.arange(rotary_dim // 2) / rotary_dim)
+
+
+def _doubled_twice(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** (-2 * np.arange(0, rotary_dim, 2) / rotary_dim)
+
+
+def _over_head_dim(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** (-np.arange(0, rotary_dim, 2) / head_dim)
+
+
+def _all_of_head_dim(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** (-np.arange(0, head_dim, 2) / head_dim)
+
+
+def _ends_at_base(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** (-np.arange(rotary_dim // 2) / max(rotary_dim // 2 - 1, 1))
+
+
+def _base_ignored(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return _inv_freq(head_dim, rotary_dim, BASE)
+
+
+def _one_a_channel(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return np.repeat(_inv_freq(head_dim, rotary_dim, base), 2)
+
+
+def _wavelengths(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return 2 * np.pi / _inv_freq(head_dim, rotary_dim, base)
+
+
+def _whole_division(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return base ** -(np.arange(0, rotary_dim, 2) // rotary_dim * 1.0)
+
+
+def _inv_freq_loop(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return np.array([base ** (-2 * g / rotary_dim) for g in range(rotary_dim // 2)])
+
+
+def _inv_freq_exp(head_dim: int, rotary_dim: int, base: float) -> Any:
+    return np.exp(-np.log(base) * np.arange(0, rotary_dim, 2) / rotary_dim)
+
+
+@st.composite
+def _dimensions(draw: Any) -> Any:
+    rotary_dim = draw(sizes(2, 4, 6, 10))
+    return rotary_dim + draw(sizes(0, 2, 6)), rotary_dim, draw(st.sampled_from([100.0, 10000.0, 500000.0]))
+
+
+_INV_FREQ = Exercise(
+    id="rope.inv_freq",
+    number="8.2",
+    chapter="08_rope",
+    title="Frequencies when part of a head turns",
+    minutes=5,
+    difficulty=1,
+    function="inv_freq",
+    reference=_inv_freq,
+    inputs=_dimensions(),
+    edges={"64 of 256 channels": (256, 64, 10000.0), "a whole head of 128": (128, 128, 500000.0)},
+    properties=(
+        Property("the fastest pair turns by 1 radian a token", lambda f, *sizes: (f(*sizes)[0], 1.0)),
+        Property(
+            "each frequency is the one before times base^(−2/rotary_dim)",
+            lambda f, head_dim, rotary_dim, base: (
+                f(head_dim, rotary_dim, base)[1:],
+                f(head_dim, rotary_dim, base)[:-1] * base ** (-2 / rotary_dim),
+            ),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _minus_lost,
+            "The minus sign of the exponent is lost: these frequencies grow from 1, they should fall.",
+            "what is the last frequency for rotary_dim = 8 and base 10000? It should be 0.001.",
+        ),
+        Mistake(
+            _counted_from_one,
+            "The exponent counts from 1: −(2g + 1)/rotary_dim. With g from 0, the first frequency is base⁰ = 1.",
+            "which value does the first g have?",
+        ),
+        Mistake(
+            _not_doubled,
+            "The exponent is −g/rotary_dim; the 2 is missing. The slowest pair should come close to 1/base.",
+            "how many pairs are there, and what is 2g/rotary_dim for the last of them?",
+        ),
+        Mistake(
+            _doubled_twice,
+            "The exponent is −4g/rotary_dim: the 2 is in it twice. np.arange(0, rotary_dim, 2) is 2g already.",
+            "the last exponent should be a little above −1.",
+        ),
+        Mistake(
+            _over_head_dim,
+            "The exponent divides by head_dim. With partial rotary it divides by rotary_dim: "
+            "the channels that turn have the whole range of frequencies.",
+            "in which of the two numbers does the slowest pair come close to 1/base?",
+        ),
+        Mistake(
+            _all_of_head_dim,
+            "These are the frequencies of a head that turns as a whole; rotary_dim is not used. "
+            "Only rotary_dim channels turn, so there are rotary_dim/2 frequencies.",
+            "how many pairs do rotary_dim channels make?",
+        ),
+        Mistake(
+            _ends_at_base,
+            "This divides g by the number of pairs less 1, so that the last frequency is exactly 1/base. Some code for "
+            "sinusoidal vectors does so; RoPE divides 2g by rotary_dim.",
+            "compute the last exponent by hand for rotary_dim = 4.",
+        ),
+        Mistake(
+            _base_ignored,
+            "The base is fixed at 10000; the argument base is not used.",
+            "is there a 10000 in your code?",
+        ),
+        Mistake(
+            _one_a_channel,
+            "The right frequencies, each twice: one for each channel. Asked for is one for each pair.",
+            "what shape should the result have for rotary_dim = 8?",
+        ),
+        Mistake(
+            _wavelengths,
+            "These are wavelengths, 2π/θ, in tokens. Asked for are the frequencies θ, in radians a token.",
+            "which of the two has no π in it?",
+        ),
+        Mistake(
+            _whole_division,
+            "Whole-number division makes every exponent 0, and every frequency 1.",
+            "what is 2 // 8, and what is 2 / 8?",
+        ),
+    ),
+    alternatives=(_inv_freq_loop, _inv_freq_exp),
+)
+
+# --- 8.3 the matrix that depends on the offset
+
+
+def _matrix(p: int, d: int) -> Any:
+    cos, sin = rope.cos_sin(np.full(d, p), rope.inv_freq(d))
+    return rope.rotate(np.eye(d), cos, sin, layout="interleaved").T  # column j: where unit vector j goes
+
+
+def _relative_matrix(m: int, n: int, d: int) -> Any:
+    return _matrix(m, d).T @ _matrix(n, d)
+
+
+def _blocks_at(angles: Any) -> Any:
+    d = 2 * len(angles)
+    out = np.zeros((d, d))
+    for g, angle in enumerate(angles):
+        c, s = np.cos(angle), np.sin(angle)
+        out[2 * g : 2 * g + 2, 2 * g : 2 * g + 2] = [[c, -s], [s, c]]
+    return out
+
+
+def _thetas(d: int) -> Any:
+    return BASE ** (-np.arange(0, d, 2) / d)
+
+
+def _offset_turned_round(m: int, n: int, d: int) -> Any:
+    return _blocks_at((m - n) * _thetas(d))
+
+
+def _sum_of_positions(m: int, n: int, d: int) -> Any:
+    return _blocks_at((m + n) * _thetas(d))
+
+
+def _distance_only(m: int, n: int, d: int) -> Any:
+    return _blocks_at(abs(n - m) * _thetas(d))
+
+
+def _key_only(m: int, n: int, d: int) -> Any:
+    return _blocks_at(n * _thetas(d))
+
+
+def _entry_by_entry(m: int, n: int, d: int) -> Any:
+    return _matrix(m, d).T * _matrix(n, d)
+
+
+def _half_split_matrix(m: int, n: int, d: int) -> Any:
+    c, s = np.diag(np.cos((n - m) * _thetas(d))), np.diag(np.sin((n - m) * _thetas(d)))
+    return np.block([[c, -s], [s, c]])
+
+
+def _one_angle(m: int, n: int, d: int) -> Any:
+    return _blocks_at(np.full(d // 2, float(n - m)))
+
+
+def _slow_exponent(m: int, n: int, d: int) -> Any:
+    return _blocks_at((n - m) * BASE ** (-np.arange(d // 2) / d))
+
+
+def _matrix_by_blocks(m: int, n: int, d: int) -> Any:
+    return _blocks_at((n - m) * _thetas(d))
+
+
+def _matrix_by_complex(m: int, n: int, d: int) -> Any:
+    out, g = np.zeros((d, d)), np.arange(d // 2)
+    z = np.exp(1j * (n - m) * _thetas(d))
+    out[2 * g, 2 * g] = out[2 * g + 1, 2 * g + 1] = z.real
+    out[2 * g + 1, 2 * g], out[2 * g, 2 * g + 1] = z.imag, -z.imag
+    return out
+
+
+_RELATIVE = Exercise(
+    id="rope.relative_matrix",
+    number="8.3",
+    chapter="08_rope",
+    title="The matrix between query and key",
+    minutes=10,
+    difficulty=2,
+    function="relative_matrix",
+    reference=_relative_matrix,
+    inputs=st.tuples(st.sampled_from(range(13)), st.sampled_from(range(13)), sizes(2, 4, 6)),
+    edges={"positions near 131,071": (131_071, 131_068, 6), "a head of 32 channels": (3, 11, 32)},
+    properties=(
+        Property("the same matrix when both positions grow by 7", lambda f, m, n, d: (f(m, n, d), f(m + 7, n + 7, d))),
+        Property("exchanging the positions transposes it", lambda f, m, n, d: (f(m, n, d).T, f(n, m, d))),
+        Property("it keeps lengths", lambda f, m, n, d: (f(m, n, d) @ f(m, n, d).T, np.eye(d))),
+    ),
+    mistakes=(
+        Mistake(
+            _offset_turned_round,
+            "This is the transpose, R at m − n. For column vectors the score is qᵀ R(n − m) k: "
+            "R_mᵀ turns back by m, R_n turns on by n.",
+            "with m = 0, the matrix should be R_n itself.",
+        ),
+        Mistake(
+            _sum_of_positions,
+            "This turns by m + n: R_m R_n, without the transpose of the first. It still knows absolute positions.",
+            "what should come out if m = n?",
+        ),
+        Mistake(
+            _distance_only,
+            "This uses the distance |n − m|, so that past and future look the same.",
+            "compare (m, n) = (3, 1) and (1, 3): the two matrices should be transposes of each other.",
+        ),
+        Mistake(
+            _key_only,
+            "This is R_n: the position of the query is not in it.",
+            "what should come out if m = n?",
+        ),
+        Mistake(
+            _entry_by_entry,
+            "The two matrices are multiplied entry by entry (*). The matrix product is @.",
+            "the product should keep lengths; does yours?",
+        ),
+        Mistake(
+            _half_split_matrix,
+            "These are the right numbers in the half-split layout, pairs (g, g + d/2). "
+            "Here neighbours are pairs, so there are 2 × 2 blocks along the diagonal.",
+            "which channels does row 0 of the matrix mix?",
+        ),
+        Mistake(
+            _one_angle,
+            "All pairs turn by the same angle n − m. Pair g should turn by (n − m)·θ_g.",
+            "look at the last block: it should be close to the identity for small offsets.",
+        ),
+        Mistake(
+            _slow_exponent,
+            "The exponent is −g/d; asked for is θ_g = 10000^(−2g/d).",
+            "what are the two frequencies for d = 4? They should be 1 and 0.01.",
+        ),
+    ),
+    alternatives=(_matrix_by_blocks, _matrix_by_complex),
+)
+
+# --- 8.4 convert the projections of a model
+
+
+def _convert(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    q, k = (layouts.convert_projection(w, head_dim=head_dim, source="interleaved", target="half") for w in (w_q, w_k))
+    return q, k
+
+
+def _heads_permuted(w: Any, order: Any) -> Any:
+    return w.reshape(-1, len(order), w.shape[-1])[:, order].reshape(w.shape)
+
+
+def _to_half(head_dim: int) -> Any:
+    return np.r_[0:head_dim:2, 1:head_dim:2]
+
+
+def _heads_ignored(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    return w_q[_to_half(len(w_q))], w_k[_to_half(len(w_k))]
+
+
+def _other_way(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    back = np.argsort(_to_half(head_dim))
+    return _heads_permuted(w_q, back), _heads_permuted(w_k, back)
+
+
+def _heads_of_q(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    heads = len(w_q) // head_dim
+    return tuple(w.reshape(heads, -1, 2, w.shape[-1]).swapaxes(1, 2).reshape(w.shape) for w in (w_q, w_k))
+
+
+def _width_left_to_reshape(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    heads = len(w_q) // head_dim
+    q, k = (w.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(w.shape) for w in (w_q, w_k))
+    return q, k
+
+
+def _queries_only(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    return _convert(w_q, w_k, head_dim)[0], w_k
+
+
+def _second_first(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    order = np.roll(_to_half(head_dim), head_dim // 2)
+    return _heads_permuted(w_q, order), _heads_permuted(w_k, order)
+
+
+def _reversed(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    order = np.arange(head_dim).reshape(2, -1)[::-1].ravel()
+    return _heads_permuted(w_q, order), _heads_permuted(w_k, order)
+
+
+def _not_converted(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    return w_q, w_k
+
+
+def _convert_reshaped(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    q, k = (w.reshape(-1, head_dim // 2, 2, w.shape[-1]).swapaxes(1, 2).reshape(w.shape) for w in (w_q, w_k))
+    return q, k
+
+
+def _convert_loops(w_q: Any, w_k: Any, head_dim: int) -> Any:
+    out = np.zeros_like(w_q), np.zeros_like(w_k)
+    for new, old in zip(out, (w_q, w_k), strict=True):
+        for row in range(len(old)):
+            head, channel = divmod(row, head_dim)
+            new[head * head_dim + channel % 2 * (head_dim // 2) + channel // 2] = old[row]
+    return out
+
+
+@st.composite
+def _projections(draw: Any) -> Any:
+    head_dim, kv_heads, group, d_model = draw(sizes(4, 6, 8)), draw(sizes(1, 2)), draw(sizes(3, 1)), draw(sizes(1, 2))
+    return draw(quarters(group * kv_heads * head_dim, d_model)), draw(quarters(kv_heads * head_dim, d_model)), head_dim
+
+
+def _same_logits(convert: Any, w_q: Any, w_k: Any, head_dim: int) -> Any:
+    x = 1.0 / (1.0 + np.arange(2 * w_q.shape[-1]).reshape(2, -1))  # two tokens, unlike each other
+    cos, sin = rope.cos_sin(np.array([3, 8]), rope.inv_freq(head_dim))
+
+    def logits(weights: Any, layout: layouts.Layout) -> Any:
+        q, k = ((x @ w.T).reshape(2, -1, head_dim).swapaxes(0, 1) for w in weights)
+        k = np.repeat(k, len(q) // len(k), axis=0)
+        return rope.rotate(q, cos, sin, layout=layout) @ rope.rotate(k, cos, sin, layout=layout).swapaxes(1, 2)
+
+    return logits((w_q, w_k), "interleaved"), logits(convert(w_q, w_k, head_dim), "half")
+
+
+def _numbered(heads: int, head_dim: int) -> Any:
+    return np.arange(1.0, heads * head_dim + 1)[:, None]
+
+
+_CONVERT = Exercise(
+    id="rope.convert_weights",
+    number="8.4",
+    chapter="08_rope",
+    title="Move a model to the other layout",
+    minutes=15,
+    difficulty=3,
+    function="convert_weights",
+    reference=_convert,
+    inputs=_projections(),
+    edges={
+        "6 query heads, 2 key heads, d = 8": (_numbered(6, 8), _numbered(2, 8), 8),
+        "3 query heads, 1 key head, d = 6": (_numbered(3, 6), _numbered(1, 6), 6),
+        "one head, d = 4": (_numbered(1, 4), -_numbered(1, 4), 4),
+    },
+    properties=(Property("the logits of the model stay the same", _same_logits),),
+    mistakes=(
+        Mistake(
+            _heads_ignored,
+            "All rows were reordered at once, across heads. The permutation belongs inside each head of head_dim rows.",
+            "in the result, do the first head_dim rows still come from the first head?",
+        ),
+        Mistake(
+            _other_way,
+            "This is the inverse, from half-split to interleaved. Asked for is from interleaved to half-split.",
+            "for one head of 4 rows, the result should have rows 0, 2, 1, 3; for 8 rows 0, 2, 4, 6, 1, 3, 5, 7.",
+        ),
+        Mistake(
+            _heads_of_q,
+            "The weight w_k was cut into as many heads as w_q has. With grouped-query attention it has fewer; "
+            "what both share is head_dim.",
+            "get the number of heads of each weight from its own shape: rows // head_dim.",
+        ),
+        Mistake(
+            _width_left_to_reshape,
+            "The weight w_k was given as many heads as w_q has, with the last axis left to reshape. With grouped-query "
+            "attention it has fewer heads.",
+            "leave the number of heads to reshape: w.reshape(-1, head_dim, d_model).",
+        ),
+        Mistake(
+            _queries_only,
+            "Only w_q was converted. A dot product stays the same only if both sides are permuted.",
+            "which vectors meet in the dot product?",
+        ),
+        Mistake(
+            _second_first,
+            "The odd rows of each head come first. The first half should hold the first component of each pair.",
+            "where should row 0 of a head end up?",
+        ),
+        Mistake(
+            _reversed,
+            "The two halves of each head were exchanged. The rows of a pair are neighbours and must be parted: "
+            "even rows first, then odd ones.",
+            "write down which rows are pair 0 before, and which after.",
+        ),
+        Mistake(
+            _not_converted,
+            "The weights come back as they were. Each head's even rows should come first, then its odd rows.",
+            "which rows of a head of 4 change places?",
+        ),
+    ),
+    alternatives=(_convert_reshaped, _convert_loops),
+)
+
+# --- 8.5 decode with a cache of turned keys
+
+
+def _turned(x: Any, positions: Any) -> Any:
+    cos, sin = rope.cos_sin(positions, rope.inv_freq(x.shape[-1]))
+    return rope.rotate(x, cos, sin, layout="half")
+
+
+def _decoded(q: Any, k: Any, k_cache: Any, q_at: Any, k_at: Any, turn: Any = _turned) -> Any:
+    keys = np.concatenate([k_cache, turn(k, k_at)], axis=1)
+    return turn(q, q_at) @ keys.swapaxes(1, 2) / np.sqrt(q.shape[-1]), keys
+
+
+def _new(q: Any, k_cache: Any) -> Any:
+    return k_cache.shape[1] + np.arange(q.shape[1])
+
+
+def _decode(q: Any, k: Any, k_cache: Any) -> Any:
+    return _decoded(q, k, k_cache, _new(q, k_cache), _new(q, k_cache))
+
+
+def _from_zero(q: Any, k: Any, k_cache: Any) -> Any:
+    at = np.arange(q.shape[1])
+    return _decoded(q, k, k_cache, at, at)
+
+
+def _query_from_zero(q: Any, k: Any, k_cache: Any) -> Any:
+    return _decoded(q, k, k_cache, np.arange(q.shape[1]), _new(q, k_cache))
+
+
+def _query_not_turned(q: Any, k: Any, k_cache: Any) -> Any:
+    return _decoded(q, k, k_cache, 0 * np.arange(q.shape[1]), _new(q, k_cache))
+
+
+def _key_not_turned(q: Any, k: Any, k_cache: Any) -> Any:
+    return _decoded(q, k, k_cache, _new(q, k_cache), 0 * np.arange(q.shape[1]))
+
+
+def _turned_twice(q: Any, k: Any, k_cache: Any) -> Any:
+    at = np.arange(k_cache.shape[1] + k.shape[1])
+    keys = _turned(np.concatenate([k_cache, k], axis=1), at)
+    return _turned(q, _new(q, k_cache)) @ keys.swapaxes(1, 2) / np.sqrt(q.shape[-1]), keys
+
+
+def _one_late(q: Any, k: Any, k_cache: Any) -> Any:
+    return _decoded(q, k, k_cache, _new(q, k_cache) + 1, _new(q, k_cache) + 1)
+
+
+def _length_after(q: Any, k: Any, k_cache: Any) -> Any:
+    at = _new(q, k_cache) + q.shape[1]
+    return _decoded(q, k, k_cache, at, at)
+
+
+def _all_at_one_place(q: Any, k: Any, k_cache: Any) -> Any:
+    at = np.full(q.shape[1], k_cache.shape[1])
+    return _decoded(q, k, k_cache, at, at)
+
+
+def _decode_interleaved(q: Any, k: Any, k_cache: Any) -> Any:
+    return _decoded(q, k, k_cache, _new(q, k_cache), _new(q, k_cache), _rotate)
+
+
+def _decode_clockwise(q: Any, k: Any, k_cache: Any) -> Any:
+    return _decoded(q, k, k_cache, -_new(q, k_cache), -_new(q, k_cache))
+
+
+def _decode_unscaled(q: Any, k: Any, k_cache: Any) -> Any:
+    scores, keys = _decode(q, k, k_cache)
+    return scores * np.sqrt(q.shape[-1]), keys
+
+
+def _decode_masked(q: Any, k: Any, k_cache: Any) -> Any:
+    scores, keys = _decode(q, k, k_cache)
+    seen = np.arange(keys.shape[1])[None, :] <= _new(q, k_cache)[:, None]
+    return np.where(seen, scores, -np.inf), keys
+
+
+def _decode_slow(q: Any, k: Any, k_cache: Any) -> Any:
+    def turn(x: Any, positions: Any) -> Any:
+        cos, sin = rope.cos_sin(positions, BASE ** (-np.arange(x.shape[-1] // 2) / x.shape[-1]))
+        return rope.rotate(x, cos, sin, layout="half")
+
+    return _decoded(q, k, k_cache, _new(q, k_cache), _new(q, k_cache), turn)
+
+
+def _decode_loops(q: Any, k: Any, k_cache: Any) -> Any:
+    keys = k_cache
+    rows = []
+    for t in range(q.shape[1]):
+        at = np.array([k_cache.shape[1] + t])
+        keys = np.concatenate([keys, _half_split(k[:, t : t + 1], at)], axis=1)
+        rows.append(_half_split(q[:, t : t + 1], at))
+    return np.concatenate(rows, axis=1) @ keys.swapaxes(1, 2) / q.shape[-1] ** 0.5, keys
+
+
+def _decode_complex(q: Any, k: Any, k_cache: Any) -> Any:
+    def turn(x: Any) -> Any:
+        x1, x2 = np.split(x, 2, axis=-1)
+        z = (x1 + 1j * x2) * np.exp(1j * _angles(x, _new(q, k_cache)))
+        return np.concatenate([z.real, z.imag], axis=-1)
+
+    keys = np.concatenate([k_cache, turn(k)], axis=1)
+    return np.einsum("hmd,hnd->hmn", turn(q), keys) / np.sqrt(q.shape[-1]), keys
+
+
+@st.composite
+def _step(draw: Any) -> Any:
+    heads, past, new, pairs = draw(sizes(1, 3)), draw(sizes(1, 0, 3)), draw(sizes(1, 2)), draw(sizes(1, 2, 3))
+    q, k = draw(quarters(heads, new, 2 * pairs)), draw(quarters(heads, new, 2 * pairs))
+    return q, k, draw(quarters(heads, past, 2 * pairs))
+
+
+def _one_by_one(decode: Any, q: Any, k: Any, k_cache: Any) -> Any:
+    whole, keys = decode(q, k, k_cache)
+    for t in range(q.shape[1]):
+        row, k_cache = decode(q[:, t : t + 1], k[:, t : t + 1], k_cache)
+    return (whole[:, -1:], keys), (row, k_cache)
+
+
+_DECODE = Exercise(
+    id="rope.decode_scores",
+    number="8.5",
+    chapter="08_rope",
+    title="Scores of new tokens against a cache",
+    minutes=15,
+    difficulty=3,
+    function="decode_scores",
+    reference=_decode,
+    inputs=_step(),
+    edges={
+        "three new tokens behind 900": (
+            np.cos(np.arange(2 * 3 * 4.0)).reshape(2, 3, 4),
+            np.sin(np.arange(2 * 3 * 4.0)).reshape(2, 3, 4),
+            np.cos(np.arange(2 * 900 * 4.0) ** 2).reshape(2, 900, 4),
+        ),
+    },
+    properties=(
+        Property("the last token has the same scores when tokens come one by one", _one_by_one),
+        Property(
+            "keys in the cache stay as they are",
+            lambda decode, q, k, k_cache: (decode(q, k, k_cache)[1][:, : k_cache.shape[1]], k_cache),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _from_zero,
+            "The new tokens are counted from 0. Behind a cache of P keys, they stand at P, P + 1 and so on.",
+            "how many tokens come before the first new one?",
+        ),
+        Mistake(
+            _query_from_zero,
+            "The new keys stand at their right positions, but the new queries are counted from 0.",
+            "turn q by the same positions as k.",
+        ),
+        Mistake(
+            _query_not_turned,
+            "The new queries are not turned at all, as if each stood at position 0.",
+            "which of q, k and k_cache come to you turned, and which do not?",
+        ),
+        Mistake(
+            _key_not_turned,
+            "The new keys are stored without being turned. The cache holds keys turned by their positions.",
+            "what has to happen to k before it joins the cache?",
+        ),
+        Mistake(
+            _turned_twice,
+            "The keys in the cache are turned a second time. They were turned when they were stored.",
+            "which rows of the result should equal k_cache exactly?",
+        ),
+        Mistake(
+            _one_late,
+            "All new tokens stand one position too far. Behind P cached keys, the first new token is at P, not P + 1.",
+            "what is the position of the very first token, when the cache is empty?",
+        ),
+        Mistake(
+            _length_after,
+            "The positions start at the length of the cache with the new keys. They start at its length without them.",
+            "read the length of k_cache, not of the keys you return.",
+        ),
+        Mistake(
+            _all_at_one_place,
+            "All new tokens stand at one position, P. The second one stands at P + 1, and so on.",
+            "check an input with two new tokens.",
+        ),
+        Mistake(
+            _decode_interleaved,
+            "The new tokens are turned in the interleaved layout, pairs (2g, 2g + 1). "
+            "This cache is half-split: (g, g + d/2).",
+            "which channel is the partner of channel 0 for d = 4?",
+        ),
+        Mistake(
+            _decode_clockwise,
+            "The new tokens are turned clockwise. The keys in the cache were turned counter-clockwise.",
+            "check the signs of the two sine terms.",
+        ),
+        Mistake(
+            _decode_unscaled,
+            "The scores are not divided by √d.",
+            "which d is it: the head dimension, or the number of pairs?",
+        ),
+        Mistake(
+            _decode_masked,
+            "Scores of later tokens are −inf: a causal mask. It is right in a model, but here no mask is asked for.",
+            "return the scores before the mask.",
+        ),
+        Mistake(
+            _decode_slow,
+            "The exponent is −g/d; asked for is θ_g = 10000^(−2g/d).",
+            "what are the two frequencies for d = 4? They should be 1 and 0.01.",
+        ),
+    ),
+    alternatives=(_decode_loops, _decode_complex),
+)
+
+# --- 8.6 a cache that stops growing
+
+
+def _evict(k_cache: Any, sinks: int, window: int) -> Any:
+    seq = k_cache.shape[1]
+    if seq <= sinks + window:
+        return k_cache
+    kept = np.r_[0:sinks, seq - window : seq]
+    return _turned(k_cache[:, kept], np.arange(sinks + window) - kept)
+
+
+def _kept(k_cache: Any, sinks: int, window: int, move_sinks: Any, move_recent: Any, turn: Any = _turned) -> Any:
+    seq = k_cache.shape[1]
+    if seq <= sinks + window:
+        return k_cache
+    move = np.r_[np.broadcast_to(move_sinks, sinks), np.broadcast_to(move_recent, window)]
+    return turn(k_cache[:, np.r_[0:sinks, seq - window : seq]], move)
+
+
+def _gap(k_cache: Any, sinks: int, window: int) -> int:
+    return int(k_cache.shape[1] - sinks - window)
+
+
+def _not_moved(k_cache: Any, sinks: int, window: int) -> Any:
+    return _kept(k_cache, sinks, window, 0, 0)
+
+
+def _moved_ahead(k_cache: Any, sinks: int, window: int) -> Any:
+    return _kept(k_cache, sinks, window, 0, _gap(k_cache, sinks, window))
+
+
+def _all_moved(k_cache: Any, sinks: int, window: int) -> Any:
+    gap = _gap(k_cache, sinks, window)
+    return _kept(k_cache, sinks, window, -gap, -gap)
+
+
+def _moved_onto_sinks(k_cache: Any, sinks: int, window: int) -> Any:
+    return _kept(k_cache, sinks, window, 0, window - k_cache.shape[1])
+
+
+def _turned_to_new(k_cache: Any, sinks: int, window: int) -> Any:
+    return _kept(k_cache, sinks, window, np.arange(sinks), sinks + np.arange(window))
+
+
+def _turned_back_only(k_cache: Any, sinks: int, window: int) -> Any:
+    seq = k_cache.shape[1]
+    return _kept(k_cache, sinks, window, -np.arange(sinks), -np.arange(seq - window, seq))
+
+
+def _one_short(k_cache: Any, sinks: int, window: int) -> Any:
+    return _kept(k_cache, sinks, window, 0, 1 - _gap(k_cache, sinks, window))
+
+
+def _evict_interleaved(k_cache: Any, sinks: int, window: int) -> Any:
+    return _kept(k_cache, sinks, window, 0, -_gap(k_cache, sinks, window), _rotate)
+
+
+def _oldest_kept(k_cache: Any, sinks: int, window: int) -> Any:
+    return k_cache[:, : sinks + window]
+
+
+def _no_guard(k_cache: Any, sinks: int, window: int) -> Any:
+    seq = k_cache.shape[1]
+    recent = _turned(k_cache[:, max(seq - window, 0) :], np.array([sinks + window - seq]))
+    return np.concatenate([k_cache[:, :sinks], recent], axis=1)
+
+
+def _evict_slow(k_cache: Any, sinks: int, window: int) -> Any:
+    def turn(x: Any, positions: Any) -> Any:
+        cos, sin = rope.cos_sin(positions, BASE ** (-np.arange(x.shape[-1] // 2) / x.shape[-1]))
+        return rope.rotate(x, cos, sin, layout="half")
+
+    return _kept(k_cache, sinks, window, 0, -_gap(k_cache, sinks, window), turn)
+
+
+def _evict_in_two_steps(k_cache: Any, sinks: int, window: int) -> Any:
+    seq = k_cache.shape[1]
+    if seq <= sinks + window:
+        return k_cache.copy()
+    recent = _half_split(k_cache[:, seq - window :], -np.arange(seq - window, seq))  # back to position 0
+    recent = _half_split(recent, np.arange(sinks, sinks + window))
+    return np.concatenate([k_cache[:, :sinks], recent], axis=1)
+
+
+def _evict_complex(k_cache: Any, sinks: int, window: int) -> Any:
+    gap, half = max(_gap(k_cache, sinks, window), 0), k_cache.shape[-1] // 2
+    z = k_cache[..., :half] + 1j * k_cache[..., half:]
+    theta = BASE ** (-np.arange(0, 2 * half, 2) / (2 * half))
+    recent = z[:, sinks + gap :] * np.exp(-1j * gap * theta)
+    z = np.concatenate([z[:, :sinks], recent], axis=1)
+    return np.concatenate([z.real, z.imag], axis=-1)
+
+
+@st.composite
+def _caches(draw: Any) -> Any:
+    heads, seq, pairs = draw(sizes(1, 3)), draw(sizes(2, 4, 5, 7)), draw(sizes(1, 2, 3))
+    return draw(quarters(heads, seq, 2 * pairs)), draw(sizes(1, 0, 2)), draw(sizes(1, 2, 3))
+
+
+def _same_view(evict: Any, k_cache: Any, sinks: int, window: int) -> Any:
+    """Scores of the window for the next query, before and after."""
+    after, q = evict(k_cache, sinks, window), 1.0 + np.arange(k_cache.shape[-1])[None]
+    recent = min(window, k_cache.shape[1])
+    scores = [_turned(q, np.array([c.shape[1]])) @ c[:, c.shape[1] - recent :].swapaxes(1, 2) for c in (k_cache, after)]
+    return scores[0], scores[1]
+
+
+_RING = np.cos(np.arange(3 * 40 * 6.0) ** 2).reshape(3, 40, 6)
+
+_RE_ROTATE = Exercise(
+    id="rope.rerotate",
+    number="8.6",
+    chapter="08_rope",
+    title="A cache that stops growing",
+    minutes=20,
+    difficulty=4,
+    function="evict",
+    reference=_evict,
+    inputs=_caches(),
+    edges={"40 keys, 4 and 8 kept": (_RING, 4, 8), "a cache with room left": (_RING, 30, 30)},
+    properties=(
+        Property("the next query scores the window as before", _same_view),
+        Property(
+            "the first keys stay as they are",
+            lambda evict, k_cache, sinks, window: (evict(k_cache, sinks, window)[:, :sinks], k_cache[:, :sinks]),
+        ),
+        Property(
+            "evicting twice is evicting once",
+            lambda evict, k_cache, sinks, window: (
+                evict(evict(k_cache, sinks, window), sinks, window),
+                evict(k_cache, sinks, window),
+            ),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _not_moved,
+            "The right keys are kept, but they still carry the angles of their old positions.",
+            "by how many positions does the oldest key of the window move?",
+        ),
+        Mistake(
+            _moved_ahead,
+            "The window is turned ahead instead of back. A key that moves from 9 to 6 is turned by −3.",
+            "new position minus old position: which sign has it?",
+        ),
+        Mistake(
+            _all_moved,
+            "The first keys are turned too. They stay at positions 0, 1, …; only the window moves.",
+            "what are the old and the new position of key 0?",
+        ),
+        Mistake(
+            _moved_onto_sinks,
+            "The window was moved to position 0, where the first keys stand already. It starts at position `sinks`.",
+            "write down all new positions; each should appear once.",
+        ),
+        Mistake(
+            _turned_to_new,
+            "The kept keys are turned by their new positions on top of the old ones. Turns add up: "
+            "a stored key needs only the difference.",
+            "R_a R_b = R_(a+b): which a takes a key from b = 9 to 6?",
+        ),
+        Mistake(
+            _turned_back_only,
+            "The kept keys are turned back to position 0 and left there. They must go on to their new positions.",
+            "a turn by −old takes a key to 0; which turn takes it from there to its new place?",
+        ),
+        Mistake(
+            _one_short,
+            "The window is moved by one position too few.",
+            "count the dropped keys: their number is the length minus sinks minus window.",
+        ),
+        Mistake(
+            _evict_interleaved,
+            "The window is turned in the interleaved layout, pairs (2g, 2g + 1). "
+            "This cache is half-split: (g, g + d/2).",
+            "which channel is the partner of channel 0 for d = 4?",
+        ),
+        Mistake(
+            _oldest_kept,
+            "These are the oldest keys. Asked for are the first `sinks` and the last `window` ones.",
+            "which key should be the last one in the result?",
+        ),
+        Mistake(
+            _no_guard,
+            "A cache that has room left is changed as well. Up to sinks + window keys, nothing is dropped or moved.",
+            "what should come out of a cache with one key?",
+        ),
+        Mistake(
+            _evict_slow,
+            "The exponent is −g/d; asked for is θ_g = 10000^(−2g/d).",
+            "what are the two frequencies for d = 4? They should be 1 and 0.01.",
+        ),
+    ),
+    alternatives=(_evict_in_two_steps, _evict_complex),
+)
+
+EXERCISES = (_ROTATE, _INV_FREQ, _RELATIVE, _CONVERT, _DECODE, _RE_ROTATE)
