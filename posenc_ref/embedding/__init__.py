@@ -1,5 +1,5 @@
 """Encodings that act on the token embeddings, once, before the first layer."""
 
-from posenc_ref.embedding.sinusoidal import Sinusoidal, sinusoidal, wavelengths
+from posenc_ref.embedding.sinusoidal import Sinusoidal, frequencies, sinusoidal, wavelengths
 
-__all__ = ["Sinusoidal", "sinusoidal", "wavelengths"]
+__all__ = ["Sinusoidal", "frequencies", "sinusoidal", "wavelengths"]
