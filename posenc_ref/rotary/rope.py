@@ -37,7 +37,7 @@ def cos_sin(positions: Array, inv_freq: Array, *, dtype: Any = None) -> tuple[Ar
     """Cosine and sine of the angles p·θ_g, each ``(…, rotary_dim/2)`` for positions ``(…)``.
 
     Angles are computed in float64 and the results cast to ``dtype`` last (float64 by default): in float32 the
-    phase is off by 1.2e-3 rad at position 131,071, in bfloat16 by radians. Both lie on the device of
+    phase is off by more than 1e-3 rad at position 131,071, in bfloat16 by whole turns. Both lie on the device of
     ``positions``.
 
     >>> cos, sin = cos_sin(np.array([0, 1]), inv_freq(4))
