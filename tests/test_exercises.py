@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+import time
 from pathlib import Path
 
 import nbformat
@@ -50,7 +51,9 @@ def test_mistakes_are_named_and_alternatives_pass(exercise):
 @each
 def test_check_says_so(exercise):
     for mistake in exercise.mistakes:
+        start = time.process_time()
         verdict = verdict_on(exercise, named(exercise, mistake.function))
+        assert time.process_time() - start < 2, "a learner waits for this"
         assert not verdict and verdict.diagnosis == mistake.diagnosis
         assert all(len(line) <= 120 for line in verdict.text.splitlines()), verdict.text
     for alternative in exercise.alternatives:

@@ -21,6 +21,7 @@ from posenc_ref.grading.checker import verdict_on
 from posenc_ref.grading.exercise import all_exercises, compare, find_exercise, same_answer
 from posenc_ref.grading.notebooks import released
 from posenc_ref.grading.sandbox import Sandbox
+from posenc_ref.grading.show import show_sides
 
 ROOT = Path(__file__).parents[1]
 ROTATE = find_exercise("rope.rotate")
@@ -146,7 +147,7 @@ def test_a_known_mistake_is_named_on_the_smallest_input(capsys):
     # (0, 1) turned by one radian: sin 1 = 0.8415, cos 1 = 0.5403
     assert text == (
         "Not yet. The smallest input that fails:\n"
-        "    x         = [[[0., 1.]]]\n"
+        "    x         = [[[0, 1]]]\n"
         "    positions = [1]\n"
         "    yours = [[[ 0.8415,  0.5403]]]\n"
         "    right = [[[-0.8415,  0.5403]]]\n"
@@ -155,12 +156,31 @@ def test_a_known_mistake_is_named_on_the_smallest_input(capsys):
     )
 
 
+def test_a_mistake_made_in_place_is_still_named(capsys):
+    def overwritten(x, positions):
+        angle = positions[:, None] * 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+        x[..., 0::2] = x[..., 0::2] * np.cos(angle) - x[..., 1::2] * np.sin(angle)
+        x[..., 1::2] = x[..., 1::2] * np.cos(angle) + x[..., 0::2] * np.sin(angle)
+        return x
+
+    _, text = said(capsys, overwritten)
+    assert "after that was overwritten.\nIt also changes its input x; work on a copy.\n" in text
+
+
+def test_the_book_quotes_what_check_says(capsys):
+    def half_split(x, positions):
+        angle = positions[:, None] * 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=-1)
+
+    _, text = said(capsys, half_split)
+    assert f"\n{text}```" in (ROOT / "book" / "exercises.md").read_text("utf-8")
+
+
 def test_an_unknown_mistake_shows_values_and_the_law_it_breaks(capsys):
     _, text = said(capsys, lambda x, positions: right(x, positions) + 1)
-    assert (
-        "    yours = [[[1.0, 1.0]]]\n    right = [[[0.0, 0.0]]]\n2 of 2 numbers differ, the first at [0, 0, 0]." in text
-    )
-    assert "each pair keeps its length" in text
+    sides = "    yours = [[[1, 1]]]\n    right = [[[0, 0]]]\n"
+    assert sides + "A law that your answer breaks: each pair keeps its length.\n" in text
 
 
 @pytest.mark.parametrize(("lines", "words"), [
@@ -206,10 +226,36 @@ def test_misuse_of_check_is_explained(capsys):
     assert "the parameters are (x), asked for is rotate(x, positions)" in said(capsys, lambda x: x)[1]
 
 
-def test_a_function_that_answers_by_chance_gets_a_verdict(capsys):
+@pytest.mark.parametrize("other", [lambda y: y + 1, lambda y: None, lambda y: y[0], lambda y: 1 / 0])
+def test_a_function_that_answers_by_chance_gets_a_verdict(capsys, other):
     rng = np.random.default_rng(0)
-    verdict, text = said(capsys, lambda x, positions: right(x, positions) + rng.integers(2))
+
+    def fickle(x, positions):
+        y = right(x, positions)
+        return y if rng.integers(2) else other(y)
+
+    verdict, text = said(capsys, fickle)
     assert not verdict and text.startswith("Not yet.")
+
+
+def show(yours, right):
+    return "\n".join(show_sides(yours, right))
+
+
+def test_sides_are_aligned_and_show_the_digits_that_differ():
+    assert show(np.array([[1.0, -2.5], [0.25, 0]]), np.array([[1.0, 2.5], [0.25, 0]])) == (
+        "    yours = [[   1, -2.5],\n             [0.25,    0]]\n    right = [[   1,  2.5],\n             [0.25,    0]]"
+    )
+    assert show(1.00000001, 1.0) == "    yours = 1.00000001\n    right =          1"
+    assert show(10**400, 1.0).startswith("    yours = a number of 1329 bits\n")
+    assert show(True, False) == "    yours =  True\n    right = False"
+    assert show((1.0, 2), (1.0, 3)) == "    result 2 of 2:\n    yours = 2\n    right = 3"
+    large = np.zeros((10, 10))
+    assert show(large + np.eye(10)[3], large) == "    at [0, 3]\n    yours = 1\n    right = 0"
+    assert (
+        show(np.array([-1e-7, 3e9]), np.array([1e-7, 3e9]))
+        == "    yours = [-1e-07,  3e+09]\n    right = [ 1e-07,  3e+09]"
+    )
 
 
 def test_a_slow_wrong_answer_is_told_soon(capsys):
@@ -333,6 +379,7 @@ def test_one_learner_gets_a_table_json_and_html(learner, capsys):
     text = capsys.readouterr().out
     assert re.search(r"8\.1  Rotate queries by their positions +2/2  passed +1 attempt\b", text)
     assert "01_attention_without_order.ipynb is missing" in text and "Seed 11." in text
+    assert "Go on with exercise 1.1" in text
     result = json.loads((learner / "report.json").read_text("utf-8"))
     (graded,) = result["learners"]
     assert graded["score"] == 2 and graded["points"] == sum(e.difficulty for e in all_exercises())

@@ -103,7 +103,6 @@ def _graded(folders: list[tuple[str, Path]], sandbox: Sandbox, seed: int) -> lis
     graded = list(Grader(exercises, sandbox, seed).grade(folders, step))
     if len(graded) == 1:
         print(report.table(graded[0], min(width, 110)))
-        print(f"Score: {graded[0].score} of {graded[0].points}.")
     else:
         print(report.overview(graded))
     return graded

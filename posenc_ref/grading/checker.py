@@ -4,15 +4,11 @@ A verdict depends on the function only: the inputs are the same each time, so th
 """
 
 import inspect
-import io
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from textwrap import wrap
 from typing import Any
-
-import numpy as np
 
 from posenc_ref.grading import progress
 from posenc_ref.grading.exercise import (
@@ -31,15 +27,25 @@ from posenc_ref.grading.show import show_inputs, show_sides
 from posenc_ref.grading.worker import Outcome, attempt, copied, told
 
 RANDOM_INPUTS = 40
+WIDTH = 96
+"""Characters of a line of text."""
+
+_NEXT_STEP = {
+    "exception": "call your function on this input in a new cell, and print the shapes before that line.",
+    "shape": "print the shape of each intermediate result for this input.",
+    "value": "compute this input by hand, and compare each step with your code.",
+    "not finite": "which step gives it first? Print the intermediate results for this input.",
+}
 
 
 @dataclass(frozen=True)
 class Finding:
     """Why an answer is wrong."""
 
-    fault: Fault
     at: int
     """Index of the first input that fails."""
+    outcome: Outcome
+    fault: Fault
     mistake: Mistake | None
 
 
@@ -153,10 +159,11 @@ def diagnose(tried: Tried, outcomes: Sequence[Outcome]) -> Finding | None:
     first = next(((at, fault) for at, fault in enumerate(faults) if fault), None)
     if first is None:
         return None
+    at, fault = first
     for index, mistake in enumerate(exercise.mistakes):
         if all(_alike(exercise, a, b) for a, b in zip(outcomes, tried.wrong(index), strict=True)):
-            return Finding(first[1], first[0], mistake)
-    return Finding(first[1], first[0], None)
+            return Finding(at, outcomes[at], fault, mistake)
+    return Finding(at, outcomes[at], fault, None)
 
 
 def _first_changed(exercise: Exercise, outcome: Outcome) -> str:
@@ -166,7 +173,8 @@ def _first_changed(exercise: Exercise, outcome: Outcome) -> str:
 def _alike(exercise: Exercise, a: Outcome, b: Outcome) -> bool:
     if a.error or b.error:
         return a.error == b.error
-    return a.changed == b.changed and same_answer(a.value, b.value, exercise.tolerance)
+    spoils = not b.changed or a.changed == b.changed  # a slip made in place is still that slip
+    return spoils and same_answer(a.value, b.value, exercise.tolerance)
 
 
 def broken_properties(exercise: Exercise, function: Function, inputs: Sequence[Inputs]) -> list[str]:
@@ -175,13 +183,11 @@ def broken_properties(exercise: Exercise, function: Function, inputs: Sequence[I
 
 
 def _holds(exercise: Exercise, sides: Callable[..., tuple[Any, Any]], function: Function, inputs: Inputs) -> bool:
-    with warnings.catch_warnings(), np.errstate(all="ignore"), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        try:
-            left, right = sides(function, *copied(inputs))
-            return compare(left, right, exercise.tolerance) is None
-        except (Exception, SystemExit):
-            return False
+    outcome = attempt(partial(sides, function), inputs)
+    if outcome.error:
+        return False
+    left, right = outcome.value
+    return compare(left, right, exercise.tolerance) is None
 
 
 # --- telling
@@ -211,41 +217,52 @@ def _passed(exercise: Exercise) -> str:
 
 
 def _failed(exercise: Exercise, function: Function, tried: Tried, finding: Finding) -> Verdict:
-    inputs, fault, title = _smallest(exercise, function, tried, finding)
-    outcome = attempt(function, inputs)
-    right = exercise.reference(*copied(inputs))
+    title, inputs, outcome, fault = _smallest(exercise, function, tried, finding)
     lines = [title, *show_inputs(exercise.parameters, inputs)]
     lines += [f"    printed: {line}" for line in outcome.printed.splitlines()[:8]]
-    if fault.kind == "value" or (fault.kind == "not finite" and isinstance(outcome.value, np.ndarray)):
-        lines += show_sides(outcome.value, right)
+    if fault.kind in ("value", "not finite"):
+        lines += show_sides(outcome.value, exercise.reference(*copied(inputs)))
     if finding.mistake:
-        lines += wrap(finding.mistake.diagnosis, 96)
+        lines += wrap(finding.mistake.diagnosis, WIDTH)
         next_step = finding.mistake.next_step
     else:
-        lines.append(f"{fault.text[0].upper()}{fault.text[1:]}.")
-        broken = broken_properties(exercise, function, tried.inputs[:12]) if fault.kind == "value" else []
-        lines += [f"A law that your answer breaks: {name}." for name in broken[:1]]
-        next_step = "compute this input by hand and compare each step with your code."
+        lines += _unnamed(exercise, function, tried, fault)
+        next_step = _NEXT_STEP.get(fault.kind, "")
     if outcome.changed and fault.kind != "input changed":
         lines.append(f"It also changes its input {_first_changed(exercise, outcome)}; work on a copy.")
-    lines += wrap(f"Try: {next_step} Hints are below." if next_step else "Hints are below.", 96)
+    lines += wrap(f"Try: {next_step} Hints are below." if next_step else "Hints are below.", WIDTH)
     diagnosis = finding.mistake.diagnosis if finding.mistake else fault.text
     return Verdict(exercise.id, False, fault.kind, diagnosis, "\n".join(lines))
 
 
-def _smallest(exercise: Exercise, function: Function, tried: Tried, finding: Finding) -> tuple[Inputs, Fault, str]:
-    def fault_on(inputs: Inputs) -> Fault | None:
-        return judge(exercise, attempt(function, inputs), exercise.reference(*copied(inputs)))
+def _unnamed(exercise: Exercise, function: Function, tried: Tried, fault: Fault) -> list[str]:
+    if fault.kind == "exception":
+        return fault.text.splitlines()
+    lines = [] if fault.kind == "value" else [f"{fault.text[0].upper()}{fault.text[1:]}."]
+    broken = broken_properties(exercise, function, tried.inputs[:12]) if fault.kind == "value" else []
+    return lines + [f"A law that your answer breaks: {name}." for name in broken[:1]]
+
+
+def _smallest(
+    exercise: Exercise, function: Function, tried: Tried, finding: Finding
+) -> tuple[str, Inputs, Outcome, Fault]:
+    """A title, the smallest input found that fails in the same way, and what the answer gave for it."""
+
+    def trial(inputs: Inputs) -> tuple[Outcome, Fault | None]:
+        outcome = attempt(function, inputs)
+        return outcome, judge(exercise, outcome, exercise.reference(*copied(inputs)))
 
     def fails(inputs: Inputs) -> bool:
-        fault = fault_on(inputs)
+        fault = trial(inputs)[1]
         return fault is not None and fault.kind == finding.fault.kind
 
     smallest = smallest_input(exercise, fails)
-    if smallest is not None and (fault := fault_on(smallest)) is not None:
-        return smallest, fault, "Not yet. The smallest input that fails:"
+    if smallest is not None:
+        outcome, fault = trial(smallest)
+        if fault is not None:
+            return "Not yet. The smallest input that fails:", smallest, outcome, fault
     name = f" ({tried.names[finding.at]})" if finding.at < len(tried.names) else ""
-    return tried.inputs[finding.at], finding.fault, f"Not yet. An input that fails{name}:"
+    return f"Not yet. An input that fails{name}:", tried.inputs[finding.at], finding.outcome, finding.fault
 
 
 def _verdict(exercise: Exercise, fault: Fault, text: str) -> Verdict:

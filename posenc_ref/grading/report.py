@@ -23,11 +23,17 @@ def table(graded: Graded, width: int) -> str:
         if row.chapter != chapter:
             chapter = row.chapter
             lines.append(chapter)
-        tries = f"{row.attempts} attempt{'s' * (row.attempts != 1)}" if row.attempts else ""
-        line = f"  {row.number:>5}  {row.title:<{titles}}  {row.score}/{row.points}  {row.status:<11}  {tries}"
+        line = f"  {row.number:>5}  {row.title:<{titles}}  {row.score}/{row.points}  {row.status:<11}  {_attempts(row)}"
         lines.append(line.rstrip())
         lines += textwrap.wrap(advice(row), width, initial_indent=" " * 9, subsequent_indent=" " * 9)
-    return "\n".join([*lines, *(f"Note: {clean(n)}" for n in graded.notes)])
+    lines += [f"Note: {clean(n)}." for n in graded.notes]
+    lines.append(f"Score: {graded.score} of {graded.points}.")
+    to_do = next((r for r in graded.rows if r.status != "passed"), None)
+    return "\n".join(lines) + (f" Go on with exercise {to_do.number}, {to_do.title}." if to_do else " All passed.")
+
+
+def _attempts(row: Row) -> str:
+    return f"{row.attempts} attempt{'s' * (row.attempts != 1)}" if row.attempts else ""
 
 
 def overview(learners: Sequence[Graded]) -> str:
@@ -89,12 +95,12 @@ def _section(graded: Graded) -> str:
     for row in graded.rows:
         if row.chapter != chapter:
             chapter = row.chapter
-            rows.append(f'<tr class="chapter"><th colspan="5" scope="rowgroup">{_text(chapter)}</th></tr>')
+            rows.append(f'<tr class="chapter"><th colspan="4" scope="rowgroup">{_text(chapter)}</th></tr>')
         kind = row.status.replace(" ", "-")
         rows.append(
             f'<tr><td class="n">{row.number}</td><td>{_text(row.title)}<p>{_text(advice(row))}</p></td>'
-            f'<td class="n">{row.score} / {row.points}</td><td><span class="{kind}">{row.status}</span></td>'
-            f'<td class="n">{row.attempts or ""}</td></tr>'
+            f'<td class="n">{row.score} / {row.points}</td>'
+            f'<td class="n"><span class="{kind}">{row.status}</span><p>{_attempts(row)}</p></td></tr>'
         )
     notes = "".join(f"<li>{_text(n)}</li>" for n in graded.notes)
     return (
@@ -103,7 +109,7 @@ def _section(graded: Graded) -> str:
         f'<span class="bar" role="img" aria-label="{share:.0f} percent"><i style="width:{share:.0f}%"></i></span></p>'
         + (f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "")
         + '<table><thead><tr><th scope="col">Nr</th><th scope="col">Exercise</th><th scope="col">Points</th>'
-        f'<th scope="col">Result</th><th scope="col">Attempts</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        f'<th scope="col">Result</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 
 

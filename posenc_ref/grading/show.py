@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from posenc_ref.grading.exercise import same_answer
+
 FEW = 16
 """Up to so many numbers, an array is shown whole."""
 
@@ -12,8 +14,10 @@ FEW = 16
 def show_inputs(names: Sequence[str], inputs: Sequence[Any]) -> list[str]:
     """One line, or a few, for each argument.
 
-    >>> show_inputs(("x", "layout"), (np.array([0.25, 1.5]), "half"))
-    ['    x      = [0.25, 1.5 ]', "    layout = 'half'"]
+    >>> print(*show_inputs(("x", "layout"), (np.array([[0.25, 1.0], [-1.5, 0.0]]), "half")), sep="\\n")
+        x      = [[0.25, 1],
+                  [-1.5, 0]]
+        layout = 'half'
     """
     width = max(map(len, names[: len(inputs)]), default=0)
     return [_line(name, width, _text(x)) for name, x in zip(names, inputs, strict=False)]
@@ -23,7 +27,7 @@ def show_sides(yours: Any, right: Any) -> list[str]:
     """Lines that put the learner's value and the right one side by side, digits aligned."""
     if isinstance(right, tuple):
         for number, (a, b) in enumerate(zip(yours, right, strict=True), start=1):
-            if not _equal_text(a, b):
+            if not same_answer(a, b):
                 return [f"    result {number} of {len(right)}:", *show_sides(a, b)]
         return []
     if not isinstance(right, np.ndarray) or right.size > FEW:
@@ -50,21 +54,19 @@ def _one_number(yours: Any, right: Any) -> list[str]:
     return [*([at] if at else []), f"    yours = {texts[0]:>{width}}", f"    right = {texts[1]:>{width}}"]
 
 
-def _equal_text(a: Any, b: Any) -> bool:
-    return bool(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(b).dtype.kind in "fc"))
-
-
 def _numbers(x: Any, precision: int) -> list[str]:
     return [_number(v, precision) for v in np.asarray(x).ravel()]
 
 
 def _number(v: Any, precision: int) -> str:
+    if isinstance(v, int):
+        return f"a number of {v.bit_length()} bits"  # too large for NumPy
     if v.dtype.kind == "c":
         return f"{v:.{precision}g}"
     if v.dtype.kind != "f":
         return str(v)
     if v == 0 or 1e-4 <= abs(v) < 1e6:
-        return np.format_float_positional(v + 0.0, precision=precision, trim="0")
+        return np.format_float_positional(v + 0.0, precision=precision, trim="-")
     return f"{v:.{precision - 1}g}"
 
 
@@ -81,10 +83,14 @@ def _filled(shape: tuple[int, ...], texts: list[str], width: int) -> str:
 
 
 def _text(x: Any) -> str:
-    if isinstance(x, np.ndarray):
-        text = np.array2string(x, precision=4, separator=", ", max_line_width=100, threshold=60, edgeitems=2)
-        return text.replace("\n\n", "\n")
-    return repr(x)
+    if not isinstance(x, np.ndarray):
+        return repr(x)
+    texts = _numbers(x, 4)
+    if x.size <= 64:
+        whole = _filled(x.shape, texts, max(map(len, texts), default=0))
+        if max(map(len, whole.splitlines()), default=0) <= 90:
+            return whole
+    return np.array2string(x, precision=4, separator=", ", max_line_width=90, threshold=60, edgeitems=2)
 
 
 def _line(name: str, width: int, text: str) -> str:

@@ -51,6 +51,14 @@ def _exponent_not_doubled(x: Any, positions: Any) -> Any:
     return _interleaved(x, positions[:, None] * theta)
 
 
+def _exponent_without_minus(x: Any, positions: Any) -> Any:
+    return _interleaved(x, positions[:, None] * BASE ** (np.arange(0, x.shape[-1], 2) / x.shape[-1]))
+
+
+def _sin_for_cos(x: Any, positions: Any) -> Any:
+    return _interleaved(x, np.pi / 2 - _angles(x, positions))
+
+
 def _counted_positions(x: Any, positions: Any) -> Any:
     return _rotate(x, np.arange(len(positions)))
 
@@ -158,6 +166,16 @@ _ROTATE = Exercise(
             _exponent_not_doubled,
             "The exponent is −g/d where −2g/d is asked for, so that all pairs but the first turn too fast.",
             "the last of d/2 pairs should have a frequency near 1/10000. What is yours?",
+        ),
+        Mistake(
+            _exponent_without_minus,
+            "The minus sign of the exponent −2g/d is missing: later pairs turn faster instead of slower.",
+            "for d = 4, the two frequencies should be 1 and 1/100.",
+        ),
+        Mistake(
+            _sin_for_cos,
+            "Sine and cosine are exchanged.",
+            "at position 0 nothing should turn. What are cos 0 and sin 0?",
         ),
         Mistake(
             _counted_positions,
