@@ -162,10 +162,6 @@ def test_chapters_can_be_downloaded(book, pages, name):
     assert any(file.is_file() and file.stem == path.stem for file in notebooks)
 
 
-def test_code_can_be_copied(book, pages):
-    assert any("copybutton.js" in s.get("src", "") for s in pages[book.html / f"{PAGES[0]}.html"].select("script"))
-
-
 def test_the_front_page_leads_to_the_start(book, pages):
     refresh = pages[book.html / "index.html"].select_one("meta[http-equiv]")
     assert refresh["content"].endswith(f"url={PAGES[0]}.html")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from built_book import ROOT, built_book, toc_pages
 
-from posenc_ref.rotary import inv_freq
+from posenc_ref.rotary import cos_sin, inv_freq
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
@@ -21,6 +21,7 @@ PAGES = toc_pages()
 SHOTS = ROOT / "_build" / "screenshots"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 FLAGS += ["--disable-background-networking", "--disable-component-update"]
+FLAGS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # no name leads anywhere
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
@@ -61,6 +62,7 @@ class Watched:
     def __init__(self, browser, base, **options):
         self.base, self.faults = base, []
         self.context = browser.new_context(**{"viewport": DESKTOP, **options})
+        self.context.set_default_timeout(60_000)  # a busy machine is not a fault
         self.context.route("**/*", self._block)
         self.page = self.context.new_page()
         self.page.on("pageerror", lambda error: self.faults.append(f"script error: {error}"))
@@ -117,6 +119,12 @@ def theme(page):
     return page.evaluate("document.documentElement.dataset.theme")
 
 
+def check_width(page):
+    """The page does not scroll sideways; what is wide scrolls in its own box."""
+    width, allowed = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width <= allowed, page.evaluate(TOO_WIDE)
+
+
 TOO_WIDE = """() => [...document.querySelectorAll("main *")]
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest("pre, table, mjx-container"))
     .map(e => `${e.tagName} ${e.className} ${e.textContent.slice(0, 40)}`).slice(0, 5)"""
@@ -127,6 +135,7 @@ def test_page(watched, name):
     page = watched.open(f"{name}.html")
     assert check_formulas(page) > 0 or not name.startswith("notebooks/")
     assert page.locator("article h1").inner_text()
+    check_width(page)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
@@ -134,7 +143,7 @@ def test_page(watched, name):
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(PHONE)
     shot(page, f"{name}-phone")
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], page.evaluate(TOO_WIDE)
+    check_width(page)
 
 
 @pytest.mark.parametrize("name", [PAGES[0], *[page for page in PAGES if page.startswith("notebooks/")]])
@@ -219,7 +228,8 @@ def table(page):
 
 def expected(m, n, base, head_dim=8):
     theta = inv_freq(head_dim, base=base)
-    return np.stack([theta, m * theta, n * theta, (n - m) * theta, np.cos((n - m) * theta)], axis=-1)
+    cos, _ = cos_sin(np.array(n - m), theta)
+    return np.stack([theta, m * theta, n * theta, (n - m) * theta, cos], axis=-1)
 
 
 def slide(page, which, value):
@@ -238,25 +248,23 @@ def slide(page, which, value):
     ],
 )
 def test_clock_shows_the_numbers_of_the_code(clock, m, n, base_index, base):
-    page = clock
     for which, value in (("m", m), ("n", n), ("base", base_index)):
-        slide(page, which, value)
-    shown, right = table(page), expected(m, n, base)
+        slide(clock, which, value)
+    shown, right = table(clock), expected(m, n, base)
     assert shown.shape == right.shape == (4, 5)
     np.testing.assert_allclose(shown[:, 0], right[:, 0], rtol=5.01e-4)  # four significant digits
     np.testing.assert_allclose(shown[:, 1:], right[:, 1:], atol=5.01e-5)  # four digits after the point
-    readout = page.locator(".clock-said").inner_text().replace("−", "-")
+    readout = clock.locator(".clock-said").inner_text().replace("−", "-")
     assert f"Query at {m}, key at {n}: offset n - m = {n - m}." in readout
-    assert [o.inner_text() for o in page.locator(".clock-slider output").all()] == [str(m), str(n), str(base)]
+    assert [o.inner_text() for o in clock.locator(".clock-slider output").all()] == [str(m), str(n), str(base)]
 
 
 def test_clock_draws_the_angles_of_its_table(clock):
-    page = clock
-    page.emulate_media(reduced_motion="reduce")
-    slide(page, "m", 2)
-    slide(page, "n", 1)
+    clock.emulate_media(reduced_motion="reduce")
+    slide(clock, "m", 2)
+    slide(clock, "n", 1)
     for hand, position in (("q", 2), ("k", 1)):
-        matrices = page.locator(f".clock-{hand}").evaluate_all(
+        matrices = clock.locator(f".clock-{hand}").evaluate_all(
             "hands => hands.map(h => { const t = new DOMMatrix(getComputedStyle(h).transform); return [t.a, t.b]; })"
         )
         angle = position * inv_freq(8)
@@ -265,44 +273,41 @@ def test_clock_draws_the_angles_of_its_table(clock):
 
 
 def test_clock_works_by_keyboard(clock):
-    page = clock
-    page.locator(".clock-slider input[id$='-m']").focus()
-    page.keyboard.press("Home")
+    clock.locator(".clock-slider input[id$='-m']").focus()
+    clock.keyboard.press("Home")
     for _ in range(3):
-        page.keyboard.press("ArrowRight")
-    np.testing.assert_allclose(table(page), expected(3, 6, 10_000), atol=5e-4)
-    page.keyboard.press("Tab")
-    page.keyboard.press("End")
-    np.testing.assert_allclose(table(page), expected(3, 200, 10_000), atol=5e-4)
-    page.keyboard.press("Tab")
-    page.keyboard.press("ArrowLeft")
-    np.testing.assert_allclose(table(page), expected(3, 200, 1000), atol=5e-4)
-    assert page.locator(".clock-slider input[id$='-base']").get_attribute("aria-valuetext") == "1000"
+        clock.keyboard.press("ArrowRight")
+    np.testing.assert_allclose(table(clock), expected(3, 6, 10_000), atol=5e-4)
+    clock.keyboard.press("Tab")
+    clock.keyboard.press("End")
+    np.testing.assert_allclose(table(clock), expected(3, 200, 10_000), atol=5e-4)
+    clock.keyboard.press("Tab")
+    clock.keyboard.press("ArrowLeft")
+    np.testing.assert_allclose(table(clock), expected(3, 200, 1000), atol=5e-4)
+    assert clock.locator(".clock-slider input[id$='-base']").get_attribute("aria-valuetext") == "1000"
 
 
 def test_shifting_both_moves_the_hands_and_not_the_last_columns(clock):
-    page = clock
-    before = table(page)
-    button = page.locator("button[data-shift='1']")
+    before = table(clock)
+    button = clock.locator("button[data-shift='1']")
     button.focus()
-    page.keyboard.press("Enter")
-    after = table(page)
+    clock.keyboard.press("Enter")
+    after = table(clock)
     assert (after[:3, 1:3] != before[:3, 1:3]).all()
     assert (after[:, 3:] == before[:, 3:]).all()
     np.testing.assert_allclose(after, expected(11, 7, 10_000), atol=5e-4)
-    assert "Both shifted by 1." in page.locator(".clock-said").inner_text()
-    assert page.locator(".clock-said").get_attribute("aria-live") == "polite"
-    slide(page, "n", 200)
+    assert "Both shifted by 1." in clock.locator(".clock-said").inner_text()
+    assert clock.locator(".clock-said").get_attribute("aria-live") == "polite"
+    slide(clock, "n", 200)
     assert button.is_disabled()
-    page.get_by_role("button", name="Start again").click()
-    np.testing.assert_allclose(table(page), before)
+    clock.get_by_role("button", name="Start again").click()
+    np.testing.assert_allclose(table(clock), before)
 
 
 def test_clock_is_labelled(clock):
-    page = clock
     for text in ("position m of the query", "position n of the key", "base"):
-        assert page.get_by_role("slider", name=text, exact=True).count() == 1
-    drawings = page.locator(".clock-dial svg[role=img]")
+        assert clock.get_by_role("slider", name=text, exact=True).count() == 1
+    drawings = clock.locator(".clock-dial svg[role=img]")
     assert drawings.count() == 4
     assert drawings.nth(1).get_attribute("aria-label") == "Pair 1: query at 1.0000, key at 0.6000 radians."
 

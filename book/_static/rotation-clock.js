@@ -127,7 +127,7 @@
     root.replaceChildren(
       make("div", { class: "clock-dials" }, ...dials.map((d) => d.node)),
       make("p", { class: "clock-key" }, make("span", { class: "clock-name-q" }, "long hand: query"), " · ",
-        make("span", { class: "clock-name-k" }, "short hand, dashed: key"), " · below each dial: the angle from query to key"),
+        make("span", { class: "clock-name-k" }, "short hand, dashed: key"), " · below each dial: the angle from query to key; the arc leaves out whole turns"),
       make("div", { class: "clock-controls" }, m.node, n.node, base.node,
         make("div", { class: "clock-buttons" }, ...shifts, reset)),
       said, make("div", { class: "clock-scroll", tabindex: 0, role: "region", "aria-label": "Table of angles" }, table));
