@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from posenc_ref.grading.show import show_sides
 
 ROOT = Path(__file__).parents[1]
 ROTATE = find_exercise("rope.rotate")
-BWRAP = pytest.mark.skipif(not Sandbox().strong, reason="needs bubblewrap: apt install bubblewrap")
+BWRAP = pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap: apt install bubblewrap")
 
 
 @pytest.fixture(autouse=True)
@@ -435,6 +436,19 @@ def test_a_report_that_cannot_be_written_is_said(learner, capsys):
     learner.chmod(stat.S_IRUSR | stat.S_IXUSR)
     assert command.main([str(learner)]) == 1
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("module", "arguments"), [("hypothesis", ["."]), ("nbgrader.preprocessors", ["release", "x"])])
+def test_a_missing_package_is_one_line(tmp_path, module, arguments):
+    (tmp_path / "08_rope.ipynb").write_bytes((ROOT / "exercises" / "source" / "08_rope.ipynb").read_bytes())
+    (tmp_path / "x").symlink_to(tmp_path / "08_rope.ipynb")
+    script = (
+        f"import sys; sys.modules[{module!r}] = None; from posenc_ref.grading.__main__ import main; sys.exit(main())"
+    )
+    run = subprocess.run([sys.executable, "-c", script, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    name = module.partition(".")[0]
+    assert run.returncode == 2
+    assert re.fullmatch(rf"{name} is missing: pip install 'posenc-ref\[\w+\]'\n", run.stderr)
 
 
 @BWRAP

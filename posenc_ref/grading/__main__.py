@@ -18,9 +18,11 @@ from posenc_ref.grading.sandbox import Sandbox
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["release"]:
-        return _release(arguments[1:])
-    return _grade(arguments)
+    try:
+        return _release(arguments[1:]) if arguments[:1] == ["release"] else _grade(arguments)
+    except ModuleNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 def _grade(arguments: list[str]) -> int:
@@ -115,11 +117,8 @@ def _release(arguments: list[str]) -> int:
     )
     parser.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a notebook in exercises/source")
     options = parser.parse_args(arguments)
-    try:
-        from posenc_ref.grading.notebooks import release
-    except ImportError as error:
-        print(f"{error.name} is missing: pip install 'posenc-ref[grading,test]'", file=sys.stderr)
-        return 2
+    from posenc_ref.grading.notebooks import release
+
     for path in options.sources:
         target = path.resolve().parent.parent / path.name
         try:

@@ -88,7 +88,7 @@ import numpy as np
 
 from posenc_ref.grading.worker import SCALARS, Foreign, describe
 
-if TYPE_CHECKING:  # hypothesis takes a third of a second to import; the report and the release do without it
+if TYPE_CHECKING:  # hypothesis takes a third of a second to import: not before inputs are drawn
     from hypothesis.strategies import SearchStrategy
 
 Function = Callable[..., Any]
@@ -201,7 +201,14 @@ def _modules() -> list[str]:
 
 @cache
 def _load(module: str) -> tuple[Exercise, ...]:
-    found: tuple[Exercise, ...] = import_module(f"posenc_ref.grading.exercises.{module}").EXERCISES
+    try:
+        found: tuple[Exercise, ...] = import_module(f"posenc_ref.grading.exercises.{module}").EXERCISES
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("hypothesis"):
+            raise ModuleNotFoundError(
+                "hypothesis is missing: pip install 'posenc-ref[grading]'", name="hypothesis"
+            ) from None
+        raise
     return found
 
 

@@ -41,7 +41,10 @@ def exercises_of(chapter: str) -> list[Exercise]:
 
 def released(source: Any, exercises: Sequence[Exercise]) -> Any:
     """The learner's notebook made from the authors' one."""
-    from nbgrader.preprocessors import ClearOutput, ClearSolutions
+    try:
+        from nbgrader.preprocessors import ClearOutput, ClearSolutions
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("nbgrader is missing: pip install 'posenc-ref[test]'", name="nbgrader") from None
 
     notebook = copy.deepcopy(source)
     clear, resources = ClearSolutions(), {"language": "python"}
