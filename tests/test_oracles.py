@@ -240,40 +240,44 @@ def test_rope_equals_public_rotations(layout, dim, base, oracle, dtype):
         within(y, z, 2 * x.double().abs().max().numpy() * table + u * x.abs().double().numpy() + rounding)
 
 
-def torch_pair(function):
-    """Call an oracle that takes (cos, sin) spread over all channels."""
-    return lambda x, cos, sin, both: function(x, torch.from_numpy(both(cos)), torch.from_numpy(both(sin)))
+def llama_turn(x, cos, sin):
+    return llama.apply_rotary_pos_emb(x, x, *(torch.cat([t, t], dim=-1)[None] for t in (cos, sin)))[0]
 
 
-FLOAT64 = {
-    "half": [torch_pair(lambda x, c, s: llama.apply_rotary_pos_emb(x, x, c[None], s[None])[0])],
-    "interleaved": [
-        lambda x, c, s, both: gptj.apply_rotary_pos_emb(
-            x.transpose(1, 2), torch.from_numpy(s)[None], torch.from_numpy(c)[None]
-        ).transpose(1, 2),
-        torch_pair(lambda x, c, s: apply_rotary_emb(torch.atan2(s, c), x)),
-    ],
-}
-FLOAT64["half"].append(
-    torch_pair(lambda x, c, s: esm.apply_rotary_pos_emb(x.flatten(0, 1), c[None], s[None]).view_as(x))
-)
+def esm_turn(x, cos, sin):
+    both = (torch.cat([t, t], dim=-1)[None] for t in (cos, sin))
+    return esm.apply_rotary_pos_emb(x.flatten(0, 1), *both).view_as(x)
+
+
+def gptj_turn(x, cos, sin):
+    return gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin[None], cos[None]).transpose(1, 2)
+
+
+def rotary_embedding_torch_turn(x, cos, sin):
+    return apply_rotary_emb(torch.atan2(sin, cos).repeat_interleave(2, dim=-1), x)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_rope_in_float64_with_exact_tables(layout, library):
+@pytest.mark.parametrize(
+    ("layout", "oracle"),
+    [
+        ("half", llama_turn),
+        ("half", esm_turn),
+        ("interleaved", gptj_turn),
+        ("interleaved", rotary_embedding_torch_turn),
+    ],
+)
+def test_rope_in_float64_with_exact_tables(layout, oracle, library):
     """Frequencies, angles and rotation to the last digits: the oracles rotate by tables made with 50 digits."""
     positions = [0, 1, 257, 4095, 131_071, 999_999]
     angles = exact_angles(positions, HEAD_DIM)
-    cos, sin = exact(mpmath.cos, angles), exact(mpmath.sin, angles)
+    cos, sin = (torch.from_numpy(exact(f, angles)) for f in (mpmath.cos, mpmath.sin))
     x = draw(1, BATCH, HEADS, len(positions), HEAD_DIM)
     ours, at = (x.numpy(), np.array(positions)) if library == "numpy" else (x, torch.tensor(positions))
     got = RoPE(HEAD_DIM, layout=layout).rotate(ours, ours[:, :KV_HEADS], q_positions=at, k_positions=at)[0]
     u = U[torch.float64]
     tolerance = spread(angle_error(positions, HEAD_DIM, 10000, u) + 8 * u, layout, HEAD_DIM)
-    for oracle in FLOAT64[layout]:
-        expected = oracle(x, cos, sin, lambda t: spread(t, layout, HEAD_DIM))
-        within(got, expected, 2 * x.abs().max().item() * tolerance)
+    within(got, oracle(x, cos, sin), 2 * x.abs().max().item() * tolerance)
 
 
 def test_interleaved_rotation_equals_the_matrix_of_equation_15():
@@ -287,9 +291,8 @@ def test_interleaved_rotation_equals_the_matrix_of_equation_15():
         x = [3, -1, 4, 1, -5, 9]
         expected = [float(y) for y in R * mpmath.matrix(x)]
     cos, sin = cos_sin(np.array(position), inv_freq(d))
-    within(
-        rotate(np.array(x, dtype=float), cos, sin, layout="interleaved"), np.array(expected), 1e-16 * 20 * position * 9
-    )
+    got = rotate(np.array(x, dtype=float), cos, sin, layout="interleaved")
+    within(got, np.array(expected), 2 * 9 * (angle_error([position], 1, 10000, 2.0**-53) + 3 * 2.0**-53))
 
 
 # ---------------------------------------------------------------- converting weights

@@ -93,24 +93,22 @@ def reduced(position, omega):
 def test_far_positions(as_array):
     """An angle in float64 is off by half a unit in the last place: 6e-11 rad at 999,999. In float32: by 0.02 rad."""
     omega = inv_freq(12)
-    cos, sin = cos_sin(as_array(FAR), omega)
+    tables = [cos_sin(as_array(FAR), omega)]
+    sines_then_cosines = sinusoidal(as_array(FAR), 12, layout="concatenated")
+    tables.append((sines_then_cosines[:, 6:], sines_then_cosines[:, :6]))
     for i, p in enumerate(FAR):
         for g in range(6):
             tolerance = math.ulp(p * omega[g]) / 2 + 2.0**-52
-            c, s = reduced(p, omega[g])
-            assert abs(float(cos[i, g]) - c) <= tolerance and abs(float(sin[i, g]) - s) <= tolerance
-    naive = np.float32(999_999) * omega.astype(np.float32)
-    assert (
-        np.abs(np.cos(naive.astype(float)) - [reduced(999_999, w)[0] for w in omega]).max() > 1e-3
-    )  # the trap is real
+            expected = reduced(p, omega[g])
+            for got in tables:
+                assert all(abs(float(t[i, g]) - e) <= tolerance for t, e in zip(got, expected, strict=True))
+    trap = np.cos((np.float32(999_999) * omega.astype(np.float32)).astype(float))
+    assert np.abs(trap - [reduced(999_999, w)[0] for w in omega]).max() > 1e-3  # the trap is real
 
 
 def test_float32_positions_are_not_used_as_float32_angles():
-    far = np.array(FAR)
-    for from_ints, from_floats in zip(
-        cos_sin(far, inv_freq(12)), cos_sin(far.astype(np.float32), inv_freq(12)), strict=True
-    ):
-        assert np.array_equal(from_ints, from_floats)
+    ints, floats = (cos_sin(np.array(FAR, dtype=d), inv_freq(12)) for d in (np.int64, np.float32))
+    assert np.array_equal(ints, floats)
 
 
 # ---------------------------------------------------------------- state
@@ -275,14 +273,15 @@ def test_key_heads_are_repeated_not_tiled():
 
 
 def test_conversion_is_for_queries_and_keys_with_their_own_head_counts():
-    wq, wk, x = draw(0, 24, 5), draw(1, 8, 5), draw(2, 3, 5)  # 6 and 2 heads of 4 channels
+    """Heads of 6 channels: with 4, the permutation is its own inverse."""
+    wq, wk, x = draw(0, 36, 5), draw(1, 12, 5), draw(2, 3, 5)  # 6 and 2 heads
     p = np.array([5, 0, 31])
 
     def logits(wq, wk, layout):
-        q, k = ((x @ w.T).reshape(3, -1, 4).swapaxes(0, 1)[None] for w in (wq, wk))
+        q, k = ((x @ w.T).reshape(3, -1, 6).swapaxes(0, 1)[None] for w in (wq, wk))
         return turn(q, p, layout) @ np.repeat(turn(k, p, layout), 3, axis=1).swapaxes(2, 3)
 
-    moved = [convert_projection(w, head_dim=4, source="half", target="interleaved") for w in (wq, wk)]
+    moved = [convert_projection(w, head_dim=6, source="half", target="interleaved") for w in (wq, wk)]
     assert np.abs(logits(*moved, "interleaved") - logits(wq, wk, "half")).max() < 1e-12
     assert np.abs(logits(moved[0], wk, "interleaved") - logits(wq, wk, "half")).max() > 0.1
 
