@@ -4,11 +4,14 @@ Each check is a function from a page to its complaints; at the end of this file 
 """
 
 import re
+import shutil
 from urllib.parse import unquote, urldefrag
 
 import pytest
 from bs4 import BeautifulSoup
-from built_book import built_book, toc_pages
+from built_book import ROOT, built_book, toc_pages
+
+from posenc_ref.bookkit import build
 
 PAGES = toc_pages()
 SIZE_LIMIT = 30_000_000  # bytes, with MathJax
@@ -165,6 +168,49 @@ def test_chapters_can_be_downloaded(book, pages, name):
 def test_the_front_page_leads_to_the_start(book, pages):
     refresh = pages[book.html / "index.html"].select_one("meta[http-equiv]")
     assert refresh["content"].endswith(f"url={PAGES[0]}.html")
+
+
+@pytest.mark.parametrize("name", [page for page in PAGES if page.startswith("notebooks/")])
+def test_equations_are_numbered_by_chapter(book, pages, name):
+    numbers = [e.get_text(strip=True).strip("#") for e in pages[book.html / f"{name}.html"].select(".eqno")]
+    chapter = int(name.removeprefix("notebooks/").partition("_")[0])
+    assert numbers
+    assert numbers == [f"({chapter}.{i})" for i in range(1, len(numbers) + 1)]
+
+
+@pytest.mark.parametrize("name", [page for page in PAGES if page.startswith("notebooks/")])
+def test_verdicts_stand_in_blocks_of_their_own(book, pages, name):
+    blocks = [b.get_text() for b in pages[book.html / f"{name}.html"].select(".cell_output pre")]
+    verdicts = [b for b in blocks if "\n  verdict: " in b]
+    assert verdicts
+    assert all(re.fullmatch(r"(Claim .+\n  verdict: .+\n  because: .+\n)+", b) for b in verdicts)
+
+
+# the build, when something is wrong
+
+
+def test_a_warning_fails_the_build(tmp_path, capfd):
+    (tmp_path / "book/_static").mkdir(parents=True)
+    shutil.copy(ROOT / "_config.yml", tmp_path)
+    shutil.copy(ROOT / "book/_static/favicon.svg", tmp_path / "book/_static")
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: book/start\n")
+    (tmp_path / "book/references.bib").touch()
+    page = tmp_path / "book/start.md"
+    page.write_text("# Start\n\nA {term}`word` that no glossary has.\n")
+    arguments = ["--source", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert build.main(arguments) == 1
+    assert build.main(arguments) == 1, "the second time, Sphinx has the page in its cache"
+    assert "term not in glossary: 'word'" in capfd.readouterr().err
+    page.write_text("# Start\n")
+    assert build.main(arguments) == 0
+    assert "out/html/index.html" in capfd.readouterr().out
+
+
+def test_missing_mathjax_is_said_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "files", lambda name: None)
+    assert build.main(["--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err.startswith("MathJax is missing: pip install sphinx-mathjax-offline\n")
+    assert not (tmp_path / "out").exists()
 
 
 # the checks, on pages that are broken on purpose

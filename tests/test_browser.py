@@ -195,6 +195,13 @@ def test_focus_is_visible(watched):
         assert style != ["none", "none"], page.evaluate("document.activeElement.outerHTML")
 
 
+def test_formulas_can_be_read_aloud(watched):
+    """MathJax's explorer, which readers switch on in a formula's menu, finds its English rules without a network."""
+    watched.context.add_init_script("""localStorage.setItem("MathJax-Menu-Settings", '{"explorer": true}')""")
+    page = watched.open("book/notation.html")
+    page.wait_for_selector("mjx-container[aria-label*='StartRoot']")
+
+
 def test_code_has_copy_buttons(watched):
     assert watched.open(f"{PAGES[1]}.html").locator("button.copybtn").count() > 0
 

@@ -7,6 +7,8 @@ fed a broken notebook at the end of this file, so that none can pass because it 
 import base64
 import copy
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -409,3 +411,24 @@ def test_the_page_on_exercises_quotes_what_the_checker_says(capsys):
     code, quoted = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, flags=re.DOTALL).groups()
     exec(code, {})
     assert capsys.readouterr().out == quoted
+
+
+def test_nbval_compares_outputs(tmp_path):
+    """One right output, one that holds an address, one wrong: under our options the third alone fails."""
+    notebook = good()
+    cases = [("1 + 1", "2\n"), ("object()", "<object object at 0x7f0000000000>\n"), ("1 + 1", "3\n")]
+    notebook.cells = [
+        nbformat.v4.new_code_cell(
+            f"print({source})",
+            id=f"x-{number:02d}",
+            execution_count=number,
+            outputs=[nbformat.v4.new_output("stream", text=stored)],
+        )
+        for number, (source, stored) in enumerate(cases, 1)
+    ]
+    nbformat.write(notebook, tmp_path / "x.ipynb")
+    options = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests/nbval_sanitize.cfg")]
+    command = [sys.executable, "-m", "pytest", "-q", "-rf", *options, str(tmp_path / "x.ipynb")]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 2 passed" in run.stdout
+    assert re.search(r"^FAILED .*Cell 2", run.stdout, flags=re.MULTILINE), run.stdout

@@ -10,15 +10,16 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copytree, ignore_patterns, rmtree
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-MATHJAX = "vendor/mathjax"
 CLAIMS = re.compile(r"((?:^Claim .+\n  verdict: .+\n  because: .+\n?)+)", re.MULTILINE)
 """Lines that :func:`posenc_ref.bookkit.claim` printed."""
-UNUSED = ignore_patterns("*svg*", "mml-*", "*-full*", "asciimath*", "liteDOM*", "node-main*", "latest*", "mathmaps")
-"""What the pages never load: other outputs and inputs, and the speech rules of 15 languages."""
+UNUSED = ignore_patterns(
+    "*svg*", "mml-*", "*-full*", "asciimath*", "liteDOM*", "node-main*", "latest*", "[!e][a-z].json", "e[!n].json"
+)  # fmt: skip
+"""What the pages never load of MathJax: other outputs and inputs, and speech in languages other than English."""
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -32,14 +33,12 @@ def setup(app: Any) -> dict[str, bool]:
 
 
 def _use_local_mathjax(app: Any, config: Any) -> None:
-    config.mathjax_path = f"../{MATHJAX}/tex-mml-chtml.js"  # from _static, where Sphinx looks
+    config.mathjax_path = "mathjax/tex-mml-chtml.js"  # below _static
 
 
 def _copy_mathjax(app: Any, error: Exception | None) -> None:
-    # Not below _static: Jupyter Book may load every script in there on every page.
-    target = Path(app.outdir, MATHJAX)
-    if error is None and app.builder.format == "html" and not target.exists():
-        copytree(mathjax_source(), target, ignore=UNUSED)
+    if error is None and app.builder.format == "html":
+        copytree(mathjax_source(), Path(app.outdir, "_static/mathjax"), ignore=UNUSED, dirs_exist_ok=True)
 
 
 def _number_by_chapter(app: Any, env: Any) -> list[str]:
@@ -80,10 +79,12 @@ def mathjax_source() -> Path:
     raise FileNotFoundError("MathJax is missing: pip install sphinx-mathjax-offline")
 
 
-def build(source: Path, out: Path, *, quiet: bool = True) -> bool:
+def build(source: Path, out: Path) -> bool:
     """Build the book whose ``_config.yml`` is in ``source`` into ``out/html``; return whether no warning came."""
     from jupyter_book.sphinx import build_sphinx
 
+    # From scratch: Sphinx does not repeat the warnings of pages that it need not read again.
+    rmtree(out / "html", ignore_errors=True)
     status = build_sphinx(
         source,
         out / "html",
@@ -96,7 +97,8 @@ def build(source: Path, out: Path, *, quiet: bool = True) -> bool:
         },
         warningiserror=True,
         keep_going=True,
-        quiet=quiet,
+        freshenv=True,
+        quiet=True,
     )
     return bool(status == 0)
 
@@ -104,7 +106,9 @@ def build(source: Path, out: Path, *, quiet: bool = True) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m posenc_ref.bookkit.build", description="Build the book.")
-    parser.add_argument("--out", type=Path, default=ROOT / "_build", help="folder that gets html/ (default: _build)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "_build", help="folder whose html/ is replaced (default: _build)"
+    )
     parser.add_argument("--source", type=Path, default=ROOT, help="folder with _config.yml (default: the repository)")
     options = parser.parse_args(arguments)
     out, start = options.out.resolve(), time.perf_counter()
