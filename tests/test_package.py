@@ -38,7 +38,7 @@ import posenc_ref, posenc_ref.positions, posenc_ref.rotary, posenc_ref.embedding
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(loaded - sys.stdlib_module_names))
 """
-    loaded = {n for n in run(sys.executable, "-I", "-c", script).split() if not n.startswith("__")}
+    loaded = {n for n in run(sys.executable, "-c", script).split() if not n.startswith("__")}
     assert loaded <= {"posenc_ref", "numpy", "array_api_compat"} and "numpy" in loaded
 
 

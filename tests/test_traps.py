@@ -345,6 +345,13 @@ def test_padding_moves_no_position(side):
         assert np.abs(got[b, :, real[b]].swapaxes(0, 1) - alone[0]).max() < 1e-13
 
 
+@pytest.mark.parametrize("as_array", [np.array, torch.tensor])
+def test_positions_count_real_tokens_from_0_and_padding_is_0(as_array):
+    mask = as_array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]])
+    expected = [[0, 0, 0, 1, 2], [0, 1, 2, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]]
+    assert positions_from_mask(mask).tolist() == positions_from_mask(mask == 1).tolist() == expected
+
+
 def test_packing_needs_positions_and_mask():
     ids = np.array([[4, 4, 4, 9, 9, 9, 9]])
     x = draw(0, 1, 7, 12)
