@@ -10,15 +10,23 @@ from posenc_ref.checks import check_choice
 _ENCODINGS = {
     "nope": "posenc_ref.attention:Encoding",
     "sinusoidal": "posenc_ref.embedding.sinusoidal:Sinusoidal",
+    "learned": "posenc_ref.embedding.modules:LearnedEmbedding",
     "rope": "posenc_ref.rotary.rope:RoPE",
+    "scaled_rope": "posenc_ref.rotary.scaled:ScaledRoPE",
+    "xpos": "posenc_ref.rotary.xpos:XPos",
+    "alibi": "posenc_ref.bias.alibi:ALiBi",
+    "sandwich": "posenc_ref.bias.sandwich:Sandwich",
+    "t5": "posenc_ref.bias.modules:T5Bias",
+    "kerple": "posenc_ref.bias.modules:KerpleBias",
+    "fire": "posenc_ref.bias.modules:FireBias",
 }
 
 
 def names() -> tuple[str, ...]:
     """Names of all encodings.
 
-    >>> names()
-    ('nope', 'sinusoidal', 'rope')
+    >>> names()[:4]
+    ('nope', 'sinusoidal', 'learned', 'rope')
     """
     return tuple(_ENCODINGS)
 
