@@ -39,7 +39,7 @@ def check_rendered(page):
     text = body.get_text()
     if found := re.search(r".{0,30}\$.{0,30}", text):
         yield f"a raw dollar: {found.group()}"
-    if found := re.search(r"\{[a-z-]+\}`|^:::|^```", text, flags=re.MULTILINE):
+    if found := re.search(r"\{[a-z-]+\}`|`[^`\n]+`|^:::|^```", text, flags=re.MULTILINE):
         yield f"raw markup: {found.group()}"
 
 
@@ -231,6 +231,7 @@ def test_a_good_page_passes(check):
     [
         (check_rendered, "one", "costs $x$", "a raw dollar: "),
         (check_rendered, "one", "{term}`x`", "raw markup: {term}`"),
+        (check_rendered, "one", "<summary>the `mask`</summary>", "raw markup: `mask`"),
         (check_rendered, "<p>", '<p class="problematic">', "a mark of an error"),
         (check_described, "<title>T</title>", "<title></title>", "no title"),
         (check_described, "<h1", "<h1>G</h1><h1", "2 main headings"),
