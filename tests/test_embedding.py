@@ -262,6 +262,23 @@ def test_a_vector_does_not_depend_on_the_positions_beside_it():
     within(learned(P, kept, offset=0), full[P], 0)
 
 
+def test_trap_half_precision_parameters_are_integrated_in_float32():
+    start, weights = torch.from_numpy(START).bfloat16(), {k: torch.tensor(w).bfloat16() for k, w in WEIGHTS.items()}
+    got = floater(torch.tensor(P), start, partial(mlp_field, **weights), delta=DELTA, substeps=2)
+    assert got.dtype == torch.float32
+    double = {k: w.double() for k, w in weights.items()}
+    exact = floater(torch.tensor(P), start.double(), partial(mlp_field, **double), delta=DELTA, substeps=2)
+    within(got, exact, 1000 * U["float32"] * exact.abs().max().item())
+
+
+@pytest.mark.parametrize("method", ["euler", "midpoint"])
+def test_the_module_uses_the_method_it_was_given(method):
+    module = Floater(D_MODEL, delta=1.0, substeps=1, method=method, init_std=1.0).double()
+    got, start = module(torch.arange(2)), module.start
+    halfway = start if method == "euler" else start + module.field(0.0, start) / 2
+    within(got[1], (start + module.field(0.0 if method == "euler" else 0.5, halfway)).detach(), 1e-14)
+
+
 def test_trajectories_of_several_layers_at_once():
     starts = rng.standard_normal((3, D_MODEL))
     field = partial(mlp_field, **WEIGHTS)
