@@ -11,6 +11,9 @@ _ENCODINGS = {
     "nope": "posenc_ref.attention:Encoding",
     "sinusoidal": "posenc_ref.embedding.sinusoidal:Sinusoidal",
     "learned": "posenc_ref.embedding.modules:LearnedEmbedding",
+    "floater": "posenc_ref.embedding.modules:Floater",
+    "multiplicative": "posenc_ref.embedding.modules:MultiplicativeEmbedding",
+    "multiplicative_sinusoidal": "posenc_ref.embedding.multiplicative:MultiplicativeSinusoidal",
     "rope": "posenc_ref.rotary.rope:RoPE",
     "scaled_rope": "posenc_ref.rotary.scaled:ScaledRoPE",
     "xpos": "posenc_ref.rotary.xpos:XPos",
@@ -25,8 +28,8 @@ _ENCODINGS = {
 def names() -> tuple[str, ...]:
     """Names of all encodings.
 
-    >>> names()[:4]
-    ('nope', 'sinusoidal', 'learned', 'rope')
+    >>> names()[:3]
+    ('nope', 'sinusoidal', 'learned')
     """
     return tuple(_ENCODINGS)
 

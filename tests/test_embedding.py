@@ -62,7 +62,7 @@ def modules(dtype=torch.float64, d_model=D_MODEL, width=WIDTH):
 
 
 def encodings(dtype=torch.float64):
-    return {**modules(dtype), "multiplicative-sinusoidal": MultiplicativeSinusoidal(D_MODEL, layout="interleaved")}
+    return {**modules(dtype), "multiplicative_sinusoidal": MultiplicativeSinusoidal(D_MODEL, layout="interleaved")}
 
 
 MODULES, NAMES = tuple(modules()), tuple(encodings())
@@ -378,7 +378,7 @@ def test_numpy_equals_torch(name):
     module, p = encodings()[name], torch.tensor(P)
     with torch.no_grad():
         expected = module.embed(torch.from_numpy(X), positions=p)
-        if name == "multiplicative-sinusoidal":
+        if name == "multiplicative_sinusoidal":
             got = module.embed(X, positions=P)
         elif name == "floater":
             weights = {
@@ -420,7 +420,7 @@ def test_packed_and_padded_rows_equal_separate_runs(name):
 def test_inputs_and_parameters_are_left_alone(name):
     encoding, x, p = encodings()[name], torch.from_numpy(X.copy()), torch.tensor(P)
     before = {k: v.clone() for k, v in encoding.state_dict().items()} if name in MODULES else {}
-    encoding.embed(x, positions=p).add_(1.0) if name == "multiplicative-sinusoidal" else encoding.embed(x, positions=p)
+    encoding.embed(x, positions=p).add_(1.0) if name == "multiplicative_sinusoidal" else encoding.embed(x, positions=p)
     assert np.array_equal(x, X) and np.array_equal(p, P)
     assert all(torch.equal(encoding.state_dict()[k], v) for k, v in before.items())
     arrays = [a.copy() for a in (P, TABLE, START)]

@@ -35,12 +35,19 @@ EXAMPLES = [
     ("alibi", {"num_heads": HEADS, "causal": False}),
     ("sandwich", {"num_heads": HEADS, "d_bar": 16}),
     ("learned", {"num_positions": 2 * SEQ, "d_model": D_MODEL, "offset": 2, "init_std": 1.0}),
+    ("floater", {"d_model": D_MODEL, "delta": 0.25, "substeps": 1, "init_std": 1.0}),
+    ("multiplicative", {"num_positions": 2 * SEQ, "d_model": D_MODEL, "init_std": 1.0}),
+    ("multiplicative_sinusoidal", {"d_model": D_MODEL, "layout": "interleaved"}),
     ("t5", {"num_heads": HEADS, "bidirectional": True, "num_buckets": 8, "max_distance": 20}),
     ("t5", {"num_heads": HEADS, "bidirectional": False, "num_buckets": 8, "max_distance": 20}),
     ("kerple", {"num_heads": HEADS, "variant": "log"}),
     ("kerple", {"num_heads": HEADS, "variant": "power"}),
     ("fire", {"num_heads": HEADS, "width": 5, "threshold": 5.0}),
 ]
+TOO_FAR = {
+    "xpos": "its factor leaves the range of the dtype, and is refused",
+    "floater": "it takes one step for each position",
+}
 IDS = ["-".join([name, *map(str, arguments.values())]) for name, arguments in EXAMPLES]
 
 
@@ -85,8 +92,8 @@ def encoding(request):
 def at_any_position(encoding):
     if not encoding.spec.any_length:
         pytest.skip(f"{encoding.spec.name} has no far positions")
-    if encoding.spec.name == "xpos":
-        pytest.skip("xpos refuses far positions: its factor leaves the range of the dtype")
+    if encoding.spec.name in TOO_FAR:
+        pytest.skip(f"{encoding.spec.name}: {TOO_FAR[encoding.spec.name]}")
     return encoding
 
 

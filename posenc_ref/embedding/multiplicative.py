@@ -46,7 +46,7 @@ class MultiplicativeSinusoidal(Sinusoidal):
     """
 
     spec: ClassVar[Spec] = Spec(
-        "multiplicative-sinusoidal", "embedding", shift_invariant=False, any_length=True, learned=False,
+        "multiplicative_sinusoidal", "embedding", shift_invariant=False, any_length=True, learned=False,
         source="Sukhbaatar et al. 2015, section 4.1, arXiv:1503.08895, with the vectors of arXiv:1706.03762",
     )  # fmt: skip
 
