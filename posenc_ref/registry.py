@@ -22,6 +22,10 @@ _ENCODINGS = {
     "t5": "posenc_ref.bias.modules:T5Bias",
     "kerple": "posenc_ref.bias.modules:KerpleBias",
     "fire": "posenc_ref.bias.modules:FireBias",
+    "shaw": "posenc_ref.content.modules:Shaw",
+    "transformer_xl": "posenc_ref.content.modules:TransformerXL",
+    "deberta": "posenc_ref.content.modules:DeBERTa",
+    "cope": "posenc_ref.content.modules:CoPE",
 }
 
 

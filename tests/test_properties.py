@@ -43,6 +43,21 @@ EXAMPLES = [
     ("kerple", {"num_heads": HEADS, "variant": "log"}),
     ("kerple", {"num_heads": HEADS, "variant": "power"}),
     ("fire", {"num_heads": HEADS, "width": 5, "threshold": 5.0}),
+    ("shaw", {"head_dim": HEAD_DIM, "max_distance": 3, "num_heads": HEADS, "init_std": 1.0}),
+    ("transformer_xl", {"num_heads": HEADS, "head_dim": HEAD_DIM, "d_model": D_MODEL, "init_std": 0.5}),
+    ("deberta", {"num_heads": HEADS, "head_dim": HEAD_DIM, "span": 4, "p2c_index": "paper", "init_std": 1.0}),
+    (
+        "deberta",
+        {
+            "num_heads": HEADS,
+            "head_dim": HEAD_DIM,
+            "span": 4,
+            "p2c_index": "released",
+            "max_position": 9,
+            "init_std": 1.0,
+        },
+    ),
+    ("cope", {"head_dim": HEAD_DIM, "num_positions": 5, "scaled": True, "init_std": 1.0}),
 ]
 TOO_FAR = {
     "xpos": "its factor leaves the range of the dtype, and is refused",
@@ -94,6 +109,14 @@ def at_any_position(encoding):
         pytest.skip(f"{encoding.spec.name} has no far positions")
     if encoding.spec.name in TOO_FAR:
         pytest.skip(f"{encoding.spec.name}: {TOO_FAR[encoding.spec.name]}")
+    return encoding
+
+
+@pytest.fixture
+def with_a_mask(request, encoding):
+    if encoding.spec.name == "cope":
+        why = "CoPE counts the gates of all keys between, padding and other documents too: it is not given the mask"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     return encoding
 
 
@@ -179,25 +202,25 @@ def test_decoding_with_a_cache_equals_one_pass(encoding, chunks):
     assert np.abs(np.concatenate(rows, axis=2) - full).max() < 1e-13
 
 
-def test_padded_rows_equal_separate_runs(encoding):
+def test_padded_rows_equal_separate_runs(with_a_mask):
     x = draw(0, 3, SEQ, D_MODEL)
     real = np.array([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1] * SEQ], dtype=bool)
     x[~real] = 50.0
     p = positions_from_mask(real)
-    got = layer(encoding, x, p, causal(p, p) & real[:, None, None])
+    got = layer(with_a_mask, x, p, causal(p, p) & real[:, None, None])
     for b in range(3):
         at = np.arange(real[b].sum())
-        alone = layer(encoding, x[b : b + 1, real[b]], at, causal(at, at))[0]
+        alone = layer(with_a_mask, x[b : b + 1, real[b]], at, causal(at, at))[0]
         assert np.abs(got[b][:, real[b]] - alone).max() < 1e-12
 
 
-def test_packed_documents_equal_separate_runs(encoding):
+def test_packed_documents_equal_separate_runs(with_a_mask):
     x, ids = draw(0, BATCH, SEQ, D_MODEL), np.array([[1, 1, 1, 2, 2, 2, 2], [5, 8, 8, 8, 8, 3, 3]])
     p = packed_positions(ids)
-    got = layer(encoding, x, p, causal(p, p) & same_document(ids, ids))
+    got = layer(with_a_mask, x, p, causal(p, p) & same_document(ids, ids))
     for b, document in ((row, d) for row in range(BATCH) for d in set(ids[row])):
         at = np.arange((ids[b] == document).sum())
-        alone = layer(encoding, x[b : b + 1, ids[b] == document], at, causal(at, at))[0]
+        alone = layer(with_a_mask, x[b : b + 1, ids[b] == document], at, causal(at, at))[0]
         assert np.abs(got[b][:, ids[b] == document] - alone).max() < 1e-12
 
 
