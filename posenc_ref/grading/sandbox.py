@@ -67,7 +67,7 @@ class Sandbox:
         linux, found = sys.platform == "linux", shutil.which(bwrap)
         if linux and found:
             for self._drop_root in (True, False) if os.geteuid() == 0 else (False,):
-                self._command = [*_bubblewrap(found, self._drop_root), *_python("/worker.py")]
+                self._command = [*_bubblewrap(found, self._drop_root), *_python("/worker.py", "/site")]
                 try:
                     self.run("def f(x):\n    return x + 1", "f", [(1,)])
                     return
@@ -76,7 +76,7 @@ class Sandbox:
         else:
             how = "install it (Debian: apt install bubblewrap)" if linux else "it exists on Linux only"
             self.why_weak = f"bubblewrap is missing: {how}"
-        self.strong, self._command = False, _python(worker.__file__)
+        self.strong, self._command = False, _python(worker.__file__, str(Path(np.__file__).parents[1]))
 
     def run(self, code: str, function: str, cases: Sequence[tuple[Any, ...]]) -> Run:
         """Run ``code``, then call ``function`` from it on each of the cases."""
@@ -119,12 +119,8 @@ def _executable() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def _site() -> str:
-    return str(Path(np.__file__).parents[1])
-
-
-def _python(script: str) -> list[str]:
-    return [_executable(), "-I", "-S", "-B", script, _site()]
+def _python(script: str, packages: str) -> list[str]:
+    return [_executable(), "-I", "-S", "-B", script, packages]
 
 
 def _bubblewrap(bwrap: str, drop_root: bool) -> list[str]:
@@ -137,8 +133,10 @@ def _bubblewrap(bwrap: str, drop_root: bool) -> list[str]:
         libraries.append(stdlib)
     packages = {Path(p) for p in site.getsitepackages([sys.base_prefix])} | {Path("/usr/lib/python3/dist-packages")}
     hidden = sorted(p for p in packages if p.is_dir() and any(p.is_relative_to(x) for x in libraries))
-    numpy = Path(np.__file__).parent
-    shown = [numpy, *[p for p in (numpy.with_name("numpy.libs"),) if p.is_dir()]]
+    numpy = Path(np.__file__).parent  # shown as /site, so that no path tells where the course lies
+    shown = [
+        word for p in (numpy, numpy.with_name("numpy.libs")) for word in ("--ro-bind-try", str(p), f"/site/{p.name}")
+    ]
     files = [Path(_executable()), Path("/etc/ld.so.cache"), Path("/etc/alternatives")]
 
     def bind(paths: Sequence[Path]) -> list[str]:
@@ -150,10 +148,10 @@ def _bubblewrap(bwrap: str, drop_root: bool) -> list[str]:
         bwrap, "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
         *(("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
            "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID") if drop_root else ("--unshare-all",)),
+        "--size", str(16 * MIB), "--perms", "1777", "--tmpfs", "/tmp",  # first: Python itself may lie below /tmp
         *bind(libraries), *[word for p in hidden for word in ("--perms", "0755", "--tmpfs", str(p))],
-        *bind(files + shown), "--ro-bind", worker.__file__, "/worker.py",
+        *bind(files), "--perms", "0755", "--dir", "/site", *shown, "--ro-bind", worker.__file__, "/worker.py",
         "--perms", "0755", "--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null",
-        "--size", str(16 * MIB), "--perms", "1777", "--tmpfs", "/tmp",
         "--remount-ro", "/", "--chdir", "/tmp",
         *[word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)],
     ]  # fmt: skip
