@@ -19,6 +19,7 @@ from posenc_ref.grading import __main__ as command
 from posenc_ref.grading import check, progress
 from posenc_ref.grading.checker import verdict_on
 from posenc_ref.grading.exercise import all_exercises, compare, find_exercise, same_answer
+from posenc_ref.grading.grade import Grader
 from posenc_ref.grading.notebooks import released
 from posenc_ref.grading.sandbox import Sandbox
 from posenc_ref.grading.show import show_sides
@@ -443,9 +444,11 @@ def test_a_missing_package_is_one_line(tmp_path, module, arguments):
 
 
 @BWRAP
-def test_a_report_into_a_missing_folder_is_said(learner, capsys):
-    assert command.main([str(learner), "--json", "no/such/report.json"]) == 1
-    assert "cannot write no/such/report.json: No such file" in capsys.readouterr().err
+def test_a_report_into_a_missing_folder_is_said_before_grading(learner, capsys):
+    assert command.main([str(learner), "--json", "no/such/report.json"]) == 2
+    said = capsys.readouterr()
+    assert "cannot write to no/such" in said.err and not said.out
+    assert not (learner / "report.html").exists()
 
 
 # --- releasing
@@ -483,3 +486,67 @@ def test_the_solution_comes_last_and_folded():
     assert "def rotate(x, positions):" in cells[at].source and "SOLUTION" not in cells[at].source
     assert "Help: I get" in cells[at - 1].source
     assert at == len(cells) - 1 or cells[at + 1].source.startswith("## ")
+
+
+def class_folder(tmp_path, learner, *names):
+    for name in names:
+        shutil.copytree(learner, tmp_path / "class" / name)
+    return tmp_path / "class"
+
+
+@BWRAP
+def test_half_a_character_of_a_learner_s_does_not_cost_the_class_its_report(learner, tmp_path, capsys):
+    """A lone surrogate, in an exception's text and in a folder's name, cannot be written as UTF-8."""
+    folder = class_folder(tmp_path, learner, "amy", os.fsdecode(b"b\xffb"))
+    path = folder / "amy" / "08_rope.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "rope-rotate":
+            cell.source = 'raise Exception("\\udc80")'
+    nbformat.write(notebook, path)
+    assert command.main([str(folder), "--seed", "1"]) == 0
+    assert len(json.loads((folder / "report.json").read_text("utf-8"))["learners"]) == 2
+    assert "b" in (folder / "report.html").read_text("utf-8")
+
+
+def test_a_stray_notebook_does_not_hide_a_class(learner, tmp_path):
+    folder = class_folder(tmp_path, learner, "amy", "zoe")
+    (folder / "solutions.ipynb").write_text("{}")
+    assert [name for name, _ in command.learners(folder)] == ["amy", "zoe"]
+    assert [path for _, path in command.learners(learner)] == [learner]
+
+
+def test_a_learner_who_cannot_be_read_does_not_stop_the_class(learner, tmp_path, monkeypatch):
+    def refuse(folder, name, exercises):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("posenc_ref.grading.grade.read_submission", refuse)
+    graded = list(Grader([ROTATE], Sandbox(), seed=1).grade([("amy", learner)]))
+    assert graded[0].score == 0 and graded[0].notes == ("the folder cannot be read: Permission denied",)
+
+
+@BWRAP
+@pytest.mark.parametrize(
+    "outcomes", ["[(1, '', '', (99,))]", "[(1, '', '', (float('inf'),))]", "np.zeros(3)", "[(1, '')]", "[]"]
+)
+def test_a_forged_reply_is_the_answer_s_failure(outcomes):
+    forged = "\n".join(
+        [
+            "import sys",
+            "frame = sys._getframe()",
+            "while 'send' not in frame.f_locals: frame = frame.f_back",
+            f"frame.f_locals['send']({{'outcomes': {outcomes}}})",
+            "frame.f_locals['leave'](0)",
+        ]
+    )
+    run = Sandbox().run(forged, "f", [(1,)])
+    assert re.search("not an answer|results, asked for are", run.failure)
+
+
+def test_interrupting_the_grader_is_one_line(learner, capsys, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_graded", interrupt)
+    assert command.main([str(learner)]) == 130
+    assert "Interrupted; no report was written." in capsys.readouterr().err

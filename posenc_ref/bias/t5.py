@@ -98,6 +98,7 @@ def _bucket(offset: Array, starts: list[int], bidirectional: bool) -> Array:
     xp = array_namespace(offset)
     if not xp.isdtype(offset.dtype, "integral"):
         raise TypeError(f"positions must be integers for T5's buckets, got offsets of {offset.dtype}")
+    offset = xp.astype(offset, xp.int64)  # the smallest int8 has no absolute value
     past = xp.abs(offset) if bidirectional else xp.where(offset < 0, -offset, 0)
     first = xp.asarray(starts, dtype=xp.int64, device=device(offset))
     bucket = xp.searchsorted(first, past, side="right") - 1  # of all buckets that start at or before it, the last

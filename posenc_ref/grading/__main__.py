@@ -4,6 +4,7 @@
 """
 
 import argparse
+import os
 import secrets
 import shutil
 import sys
@@ -23,6 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("\nInterrupted; no report was written.", file=sys.stderr)
+        return 130
 
 
 def _grade(arguments: list[str]) -> int:
@@ -59,30 +63,37 @@ def _grade(arguments: list[str]) -> int:
             print("Or pass --allow-weak-isolation: answers can then read your files.", file=sys.stderr)
             return 2
         print(f"Isolation is weak: the answers can read your files and use the network. {sandbox.why_weak}.")
+    folder = options.paths[0] if len(options.paths) == 1 else Path()
+    outputs = {
+        options.json or folder / "report.json": report.as_json,
+        options.html or folder / "report.html": report.as_html,
+    }
+    if missing := [str(p.parent) for p in outputs if not os.access(p.parent, os.W_OK)]:
+        print(f"cannot write to {missing[0]}; choose other files with --json and --html", file=sys.stderr)
+        return 2
     seed = secrets.randbelow(10**12) if options.seed is None else options.seed
     graded = _graded(folders, sandbox, seed)
-    folder = options.paths[0] if len(options.paths) == 1 else Path()
-    outputs = (
-        (options.json or folder / "report.json", report.as_json(graded, seed, isolation)),
-        (options.html or folder / "report.html", report.as_html(graded, seed, isolation)),
-    )
-    for path, text in outputs:
+    print(f"Seed {seed}.", end=" ")
+    for path, as_text in outputs.items():
         try:
-            progress.write(path, text)
+            progress.write(path, as_text(graded, seed, isolation))
         except OSError as error:
-            print(f"cannot write {path}: {error.strerror}", file=sys.stderr)
+            print(f"\ncannot write {path}: {error.strerror}", file=sys.stderr)
             return 1
-    print(f"Seed {seed}. Written: {outputs[0][0]}, {outputs[1][0]}.")
+    print(f"Written: {', '.join(map(str, outputs))}.")
     return 0
 
 
 def learners(path: Path) -> list[tuple[str, Path]]:
-    """The (name, folder) of each learner under ``path``: itself if it holds notebooks, else its subfolders."""
+    """The (name, folder) of each learner under ``path``: itself if it holds a chapter, else its subfolders."""
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give a folder of exercise notebooks, or a class folder")
-    if any(path.glob("*.ipynb")):
-        return [(path.resolve().name, path)]
     found = [(p.name, p) for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith((".", "__"))]
+    chapters = {f"{e.chapter}.ipynb" for e in all_exercises()}
+    if any((path / name).exists() for name in chapters):
+        return [(path.resolve().name, path)]
+    if any(path.glob("*.ipynb")) and not any(any(folder.glob("*.ipynb")) for _, folder in found):
+        return [(path.resolve().name, path)]
     if not found:
         raise ValueError(f"{path} holds no notebooks and no learners' folders")
     return found

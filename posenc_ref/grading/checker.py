@@ -113,10 +113,14 @@ class Tried:
     exercise: Exercise
     seed: int
     count: int = RANDOM_INPUTS
+    and_those_of_check: bool = False
 
     def __post_init__(self) -> None:
         self.names = list(self.exercise.edges)
-        self.inputs = [*self.exercise.edges.values(), *draw_inputs(self.exercise, self.count, self.seed)]
+        self.inputs = [*self.exercise.edges.values()]
+        if self.and_those_of_check:
+            self.inputs += draw_inputs(self.exercise, RANDOM_INPUTS, 0)
+        self.inputs += draw_inputs(self.exercise, self.count, self.seed)
         self.right = [self.exercise.reference(*copied(inputs)) for inputs in self.inputs]
         self._wrong: dict[int, list[Outcome]] = {}
 

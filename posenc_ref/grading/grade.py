@@ -65,7 +65,11 @@ class Grader:
         waiting: deque[tuple[Submission, dict[str, Future[Run] | None]]] = deque()
         with ThreadPoolExecutor(workers) as pool:
             for name, folder in folders:
-                submission = read_submission(folder, name, self.exercises)
+                try:
+                    submission = read_submission(folder, name, self.exercises)
+                except OSError as error:  # a folder that may not be read, say: the others are graded all the same
+                    submission = Submission(name, notes=[f"the folder cannot be read: {error.strerror}"])
+                    submission.missing = {e.id: "not handed in" for e in self.exercises}
                 waiting.append((submission, {e.id: self._start(pool, e, submission) for e in self.exercises}))
                 if len(waiting) > workers:  # enough to keep all cores busy
                     yield self._finish(*waiting.popleft(), step)
@@ -90,7 +94,8 @@ class Grader:
     def _hidden(self, exercise: Exercise) -> Tried:
         if exercise.id not in self._tried:
             digest = hashlib.sha256(f"{self.seed}:{exercise.id}".encode()).digest()
-            self._tried[exercise.id] = Tried(exercise, int.from_bytes(digest[:8]), HIDDEN_INPUTS)
+            seed = int.from_bytes(digest[:8])
+            self._tried[exercise.id] = Tried(exercise, seed, HIDDEN_INPUTS, and_those_of_check=True)
         return self._tried[exercise.id]
 
     def _row(self, exercise: Exercise, submission: Submission, run: "Future[Run] | None") -> Row:

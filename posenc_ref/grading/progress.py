@@ -70,5 +70,5 @@ def record(exercise: Exercise, passed: bool, diagnosis: str) -> None:
 def write(path: Path, text: str) -> None:
     """Write a file at once or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, "utf-8")
+    temporary.write_bytes(text.encode("utf-8", "backslashreplace"))  # a learner's text may hold half a character
     temporary.replace(path)

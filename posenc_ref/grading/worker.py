@@ -260,7 +260,10 @@ def serve() -> None:
     for inputs in request["cases"]:
         o = attempt(function, inputs)
         outcomes.append((o.value, o.error, o.line, o.changed))  # no message: it could quote a hidden input
-    send({"outcomes": outcomes})
+    try:
+        send({"outcomes": outcomes})
+    except MemoryError:
+        send({"load": ("the answers together are larger than the memory", "", "")})
     leave(0)
 
 
