@@ -65,6 +65,17 @@ def _mean_for_nothing(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return _weights(np.where(mask, _logits(q, k), -1e9)) @ v
 
 
+def _maximum_over_hidden(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    logits = _logits(q, k)
+    e = np.where(mask, np.exp(logits - logits.max(axis=-1, keepdims=True)), 0.0)
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(total == 0, 1.0, total) @ v
+
+
+def _hidden_at_minus_100(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return _weights(np.where(mask, _logits(q, k), -100.0)) * mask.any(axis=-1, keepdims=True) @ v
+
+
 def _overflow(q: Any, k: Any, v: Any, mask: Any) -> Any:
     e = np.where(mask, np.exp(_logits(q, k)), 0.0)
     total = e.sum(axis=-1, keepdims=True)
@@ -125,6 +136,18 @@ _ATTEND = Exercise(
             np.array([[1.0], [2.0], [4.0]]),
             np.ones((2, 3), dtype=bool),
         ),
+        "a hidden logit near 1000, visible ones near −1000": (
+            np.array([[50.0, 0.0]]),
+            np.array([[28.0, 1.0], [-28.0, 2.0], [-28.0, 0.0]]),
+            np.array([[5.0], [7.0], [4.0]]),
+            np.array([[False, True, True]]),
+        ),
+        "values with many digits": (
+            np.cos(np.arange(6.0)).reshape(2, 3),
+            np.cos(np.arange(6.0, 18.0)).reshape(4, 3),
+            np.cos(np.arange(18.0, 26.0)).reshape(4, 2),
+            np.array([[True, True, False, True], [False, True, True, True]]),
+        ),
     },
     properties=(
         Property(
@@ -183,6 +206,17 @@ _ATTEND = Exercise(
             "A query that may see nothing gets the mean of all hidden values, since equally low logits share the "
             "weight. This exercise asks for zeros there.",
             "with −∞ instead of a large negative number, which step needs care?",
+        ),
+        Mistake(
+            _maximum_over_hidden,
+            "The largest logit is taken over hidden keys as well. If a hidden one is far above the visible ones, their "
+            "exponentials all become 0, and the row counts as empty.",
+            "which comes first, hiding the logits or looking for the largest?",
+        ),
+        Mistake(
+            _hidden_at_minus_100,
+            "Hidden logits are set to −100. Visible ones may be lower still, and then a hidden key gets the weight.",
+            "logits go down to −1000 here. Which number is below all of them?",
         ),
         Mistake(
             _overflow,
@@ -259,8 +293,8 @@ def _counted(q_len: int, k_len: int) -> Any:
 
 @st.composite
 def _lengths(draw: Any) -> Any:
-    q_len = draw(sizes(1, 2, 3, 5))
-    return q_len, q_len + draw(sizes(0, 1, 2, 4))
+    q_len = draw(st.integers(1, 40))
+    return q_len, q_len + draw(st.integers(0, 40))
 
 
 _CAUSAL = Exercise(
@@ -277,6 +311,7 @@ _CAUSAL = Exercise(
         "two new tokens behind a cache of 3": (2, 5),
         "one new token behind a cache of 3": (1, 4),
         "no cache": (3, 3),
+        "three new tokens behind a cache of 300": (3, 303),
     },
     properties=(
         Property(
@@ -422,7 +457,7 @@ _COUNT = Exercise(
     difficulty=3,
     function="counting_weights",
     reference=_counting_weights,
-    inputs=st.tuples(sizes(2, 3, 5, 6), st.sampled_from([1.0, 2.0, 0.5, -1.0, 3.0])),
+    inputs=st.tuples(st.integers(2, 24), st.integers(-16, 24).map(lambda n: n / 4)),
     properties=(Property("run through attention, the layer gives 1 / (1 + m·e^(−bonus)) in channel 0", _read),),
     mistakes=(
         Mistake(
@@ -493,10 +528,16 @@ def _run(bias: Any, order: Any) -> Any:
     return attention(q, k, v, encoding=_Biased(bias))[0, 0]
 
 
+def _tried_on_tokens(bias: Any, orders: Any) -> Any:
+    """Does attention commute with the order? A multiple of the bias has the same orders; a gentle one hides nothing."""
+    gentle = bias / max(1.0, np.ptp(bias, axis=1).max())
+    plain = _run(gentle, np.arange(len(bias)))
+    return np.array([bool(np.abs(_run(gentle, p) - plain[p]).max() < 1e-9) for p in orders])
+
+
 def _unseen(bias: Any, orders: Any) -> Any:
-    """Try it: does attention with this bias commute with the order?"""
-    plain = _run(bias, np.arange(len(bias)))
-    return np.array([bool(np.abs(_run(bias, p) - plain[p]).max() < 1e-9) for p in orders])
+    steps = np.diff(bias, axis=1)  # what is left of a row up to a constant; softmaxes would lose a steep bias
+    return _each(orders, lambda p: np.abs(np.diff(bias[np.ix_(p, p)], axis=1) - steps).max() < 1e-9)
 
 
 def _each(orders: Any, test: Any) -> Any:
@@ -555,6 +596,23 @@ def _softmax_of_the_bias(bias: Any, orders: Any) -> Any:
     return _each(orders, lambda p: np.allclose(weights[p][:, p], weights))
 
 
+def _less_the_first_column(bias: Any, orders: Any) -> Any:
+    c = bias - bias[:, :1]
+    return _each(orders, lambda p: np.allclose(c[p][:, p], c))
+
+
+def _first_row_only(bias: Any, orders: Any) -> Any:
+    return _each(orders, lambda p: _constant(_moved(bias, p)[:1], 1))
+
+
+def _nearly_constant(bias: Any, orders: Any) -> Any:
+    return _each(orders, lambda p: np.ptp(_moved(bias, p), axis=1).max() < 0.1)
+
+
+def _or_transposed(bias: Any, orders: Any) -> Any:
+    return _each(orders, lambda p: _constant(_moved(bias, p), 1) or _constant(bias[np.ix_(p, p)] - bias.T, 1))
+
+
 def _with_the_inverse(bias: Any, orders: Any) -> Any:
     centred = bias - bias.mean(axis=1, keepdims=True)
     return _each(orders, lambda p: np.allclose(centred[np.ix_(np.argsort(p), np.argsort(p))], centred))
@@ -572,12 +630,26 @@ def _pattern(name: str, size: int) -> Any:
     }[name]
 
 
+def _entry(size: int, m: int, n: int) -> Any:
+    """Zero but for a 1 at [m, n]."""
+    bias = np.zeros((size, size))
+    bias[m, n] = 1.0
+    return bias
+
+
 @st.composite
 def _bias_and_orders(draw: Any) -> Any:
     size = draw(sizes(3, 4, 5))
     pattern = _pattern(draw(st.sampled_from(["distance", "ring", "offset", "parity", "key", "nothing"])), size)
     rows = draw(st.sampled_from([np.zeros(size), np.arange(size) % 3 * 0.5, 0.25 * np.arange(size)]))
     bias = -draw(st.sampled_from([1.0, 0.5, 2.0])) * pattern + rows[:, None]
+    kind = draw(st.sampled_from(["pattern", "pattern", "one entry", "nearly", "any"]))
+    if kind == "any":
+        bias = draw(quarters(size, size))
+    elif kind != "pattern":
+        entry = np.zeros(size * size)
+        entry[draw(st.integers(0, size * size - 1))] = 1.0 if kind == "one entry" else 1 / 64
+        bias = entry.reshape(size, size) + (bias if kind == "nearly" else 0.0)
     same = list(range(size))
     known = [same[::-1], same[1:] + same[:1], [1, 0, *same[2:]], [2, 1, 0, *same[3:]], same]
     order = st.one_of(st.sampled_from(known), st.permutations(same))
@@ -599,6 +671,11 @@ _UNSEEN = Exercise(
         "distance on a ring, turned": (-_pattern("ring", 5), np.array([[1, 2, 3, 4, 0], [1, 0, 2, 3, 4]])),
         "a number for each query": (np.array([[1.0] * 3, [0.0] * 3, [2.0] * 3]), np.array([[1, 0, 2], [0, 1, 2]])),
         "a number for each key": (-_pattern("key", 3), np.array([[1, 0, 2], [0, 1, 2]])),
+        "one entry in the last row": (_entry(3, 2, 1), np.array([[1, 0, 2]])),
+        "one entry in the last column": (_entry(4, 0, 3), np.array([[1, 0, 2, 3], [0, 2, 1, 3]])),
+        "a bias that the order transposes": (_entry(3, 0, 1), np.array([[1, 0, 2]])),
+        "all but symmetric": (_entry(4, 3, 1) / 64 - _pattern("distance", 4), np.array([[3, 2, 1, 0], [0, 1, 2, 3]])),
+        "a steep distance": (-30 * _pattern("distance", 4), np.array([[1, 2, 3, 0], [3, 2, 1, 0]])),
     },
     properties=(
         Property(
@@ -649,8 +726,36 @@ _UNSEEN = Exercise(
             "Only the original and the reversed order pass. That is the answer for a distance, not for every bias.",
             "a bias of zeros is blind to all orders. Which property of the matrix decides?",
         ),
+        Mistake(
+            _less_the_first_column,
+            "The numbers in column 0 are subtracted first. After reordering, another key stands there, so that both "
+            "sides lose different numbers.",
+            "reorder first, subtract then; or subtract something that no order changes, such as the mean of each row.",
+        ),
+        Mistake(
+            _softmax_of_the_bias,
+            "The softmax of the bias is compared. For a steep bias the far weights round to 0, whatever the bias says "
+            "there; tokens with large logits would bring them back.",
+            "compare the biases themselves, up to a number for each row.",
+        ),
+        Mistake(
+            _first_row_only,
+            "Only the first query's row is compared. Every row of the difference must be constant.",
+            "print the whole of bias[p][:, p] - bias for this input.",
+        ),
+        Mistake(
+            _nearly_constant,
+            "The tolerance is too generous: a bias that differs by 1/64 is seen. Only rounding errors may be forgiven.",
+            "how large are rounding errors of numbers near 1?",
+        ),
+        Mistake(
+            _or_transposed,
+            "An order that turns the bias into its transpose passes here. Transposed, queries and keys change places, "
+            "and attention sees that.",
+            "softmax runs along rows. Does a column of the bias mean the same as a row?",
+        ),
     ),
-    alternatives=(_differences_to_first, _softmax_of_the_bias, _with_the_inverse),
+    alternatives=(_differences_to_first, _tried_on_tokens, _with_the_inverse),
 )
 
 EXERCISES = (_ATTEND, _CAUSAL, _COUNT, _UNSEEN)
