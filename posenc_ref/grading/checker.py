@@ -24,7 +24,7 @@ from posenc_ref.grading.exercise import (
     smallest_input,
 )
 from posenc_ref.grading.show import show_inputs, show_sides
-from posenc_ref.grading.worker import Outcome, attempt, copied, told
+from posenc_ref.grading.worker import Outcome, attempt, copied, kept, told
 
 RANDOM_INPUTS = 40
 WIDTH = 96
@@ -187,7 +187,7 @@ def broken_properties(exercise: Exercise, function: Function, inputs: Sequence[I
 
 
 def _holds(exercise: Exercise, sides: Callable[..., tuple[Any, Any]], function: Function, inputs: Inputs) -> bool:
-    outcome = attempt(partial(sides, function), inputs)
+    outcome = attempt(partial(sides, lambda *arguments: kept(function(*arguments))), inputs)
     if outcome.error:
         return False
     left, right = outcome.value
@@ -201,11 +201,17 @@ def _signature_problem(exercise: Exercise, function: Any) -> str:
     if not callable(function):
         return f"check needs the function itself, check({exercise.id!r}, {exercise.function}); got {function!r:.60}"
     try:
-        names = tuple(inspect.signature(function).parameters)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-in functions have none
         return ""
-    if names == exercise.parameters:
-        return ""
+    names = tuple(signature.parameters)
+    exchanged = names != exercise.parameters and sorted(names) == sorted(exercise.parameters)
+    try:
+        signature.bind(*exercise.parameters)  # arguments are given by place: other names and further defaults are fine
+        if not exchanged:
+            return ""
+    except TypeError:
+        pass
     asked, got = ", ".join(exercise.parameters), ", ".join(names)
     return f"the parameters are ({got}), asked for is {exercise.function}({asked})"
 

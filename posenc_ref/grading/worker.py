@@ -75,7 +75,7 @@ def attempt(function: Callable[..., Any], inputs: Sequence[Any]) -> Outcome:
     with warnings.catch_warnings(), errstate(all="ignore"), redirect_stdout(printed):
         warnings.simplefilter("ignore")
         try:
-            value = function(*own)
+            value = kept(function(*own))
         except KeyboardInterrupt:
             raise
         except BaseException as exception:  # SystemExit too: an answer must not end the checker
@@ -83,6 +83,13 @@ def attempt(function: Callable[..., Any], inputs: Sequence[Any]) -> Outcome:
             error, message, line = blame(exception, code.co_filename if code else "")
     changed = tuple(i for i, x in enumerate(inputs) if _changed(x, own[i]))
     return Outcome(value, error, message, line, changed, printed.text)
+
+
+def kept(value: Any) -> Any:
+    """The same result in memory of its own, so that a later call cannot overwrite it."""
+    if type(value) is tuple:
+        return tuple(kept(x) for x in value)
+    return value.copy() if type(value) is ndarray and value.nbytes <= LARGEST else value
 
 
 class _Beginning(io.TextIOBase):

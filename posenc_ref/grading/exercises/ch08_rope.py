@@ -133,6 +133,7 @@ _ROTATE = Exercise(
     edges={
         "a far position (131,071)": (np.array([[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]]), np.array([131_071])),
         "a wide head (64 channels)": (np.arange(3 * 2 * 64.0).reshape(3, 2, 64) % 7 - 3, np.array([9, 4])),
+        "numbers with many digits": (np.cos(np.arange(3 * 2 * 4.0)).reshape(3, 2, 4), np.array([7, 3])),
     },
     properties=(
         Property(
@@ -267,8 +268,8 @@ def _inv_freq_exp(head_dim: int, rotary_dim: int, base: float) -> Any:
 
 @st.composite
 def _dimensions(draw: Any) -> Any:
-    rotary_dim = draw(sizes(2, 4, 6, 10))
-    return rotary_dim + draw(sizes(0, 2, 6)), rotary_dim, draw(st.sampled_from([100.0, 10000.0, 500000.0]))
+    rotary_dim = 2 * draw(st.integers(1, 32))
+    return rotary_dim + 2 * draw(st.integers(0, 16)), rotary_dim, float(draw(st.integers(100, 1_000_000)))
 
 
 _INV_FREQ = Exercise(
@@ -613,8 +614,8 @@ _CONVERT = Exercise(
         ),
         Mistake(
             _width_left_to_reshape,
-            "The weight w_k was given as many heads as w_q has, with the last axis left to reshape. With grouped-query "
-            "attention it has fewer heads.",
+            "This fails or goes wrong where w_k has fewer rows than w_q, as with grouped-query attention. Each weight "
+            "has a number of heads of its own; what both share is head_dim.",
             "leave the number of heads to reshape: w.reshape(-1, head_dim, d_model).",
         ),
         Mistake(
