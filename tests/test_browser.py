@@ -202,6 +202,20 @@ def test_formulas_can_be_read_aloud(watched):
     page.wait_for_selector("mjx-container[aria-label*='StartRoot']")
 
 
+def test_verified_lines_lead_to_their_equations(watched):
+    """One link for each line that verify printed, with the number of the equation."""
+    page = watched.open("notebooks/08_rope.html")
+    text = page.locator(".bd-article").evaluate(
+        "a => [...a.querySelectorAll('.cell_output pre')].map(p => p.textContent).join('\\n')"
+    )
+    lines = re.findall(r"^(eq-[a-z0-9-]+) (\(8\.\d+\)) holds: ", text, re.MULTILINE)
+    links = page.locator("a.verified").evaluate_all("all => all.map(a => [a.hash, a.textContent])")
+    assert len(lines) > 15
+    assert [tuple(link) for link in links] == [(f"#equation-{label}", f"{label} {n}") for label, n in lines]
+    for label, number in lines:
+        assert page.locator(f"#equation-{label} .eqno").inner_text().startswith(number)
+
+
 def test_code_has_copy_buttons(watched):
     assert watched.open(f"{PAGES[1]}.html").locator("button.copybtn").count() > 0
 
