@@ -91,7 +91,8 @@ def attention(
     q_positions, k_positions : ``(len,)`` or ``(batch, len)``, tokens from 0. Required unless ``encoding`` is
         NoPE: with a cache, queries do not start at 0, and a guess would be silent.
     mask : boolean, broadcastable to ``(batch, heads, q_len, k_len)``; True keeps. A query whose keys are all
-        masked gets zeros.
+        masked gets zeros. A hidden value still meets its weight 0, and 0·NaN is NaN: fill unused cache slots with
+        zeros, not with whatever memory holds.
 
     Returns
     -------
