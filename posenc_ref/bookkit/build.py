@@ -26,6 +26,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Sphinx extension: let the pages load MathJax from the book itself."""
     app.add_config_value("comments_config", {}, "")  # Jupyter Book sets it; we leave out the extension that reads it
     app.connect("config-inited", _use_local_mathjax)
+    app.connect("config-inited", _label_sources_as_the_text_does)
     app.connect("build-finished", _copy_mathjax)
     app.connect("env-get-updated", _number_by_chapter, priority=900)  # after Sphinx has numbered
     app.connect("doctree-read", _mark_claims)
@@ -34,6 +35,23 @@ def setup(app: Any) -> dict[str, bool]:
 
 def _use_local_mathjax(app: Any, config: Any) -> None:
     config.mathjax_path = "mathjax/tex-mml-chtml.js"  # below _static
+
+
+def _label_sources_as_the_text_does(app: Any, config: Any) -> None:
+    from pybtex.plugin import register_plugin  # type: ignore[import-untyped]
+    from pybtex.style.formatting.plain import Style  # type: ignore[import-untyped]
+    from pybtex.style.labels.alpha import LabelStyle  # type: ignore[import-untyped]
+
+    class Labels(LabelStyle):  # type: ignore[misc]
+        def format_label(self, entry: Any) -> str:
+            names = [" ".join(person.prelast_names + person.last_names) for person in entry.persons["author"]]
+            return f"{' and '.join(names) if len(names) < 3 else names[0] + ' et al.'}, {entry.fields['year']}"
+
+    class AuthorYear(Style):  # type: ignore[misc]
+        default_label_style = Labels
+
+    register_plugin("pybtex.style.formatting", "author_year", AuthorYear)
+    config.bibtex_default_style = "author_year"
 
 
 def _copy_mathjax(app: Any, error: Exception | None) -> None:
