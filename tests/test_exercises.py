@@ -4,6 +4,7 @@ import ast
 import math
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from posenc_ref.grading.checker import Tried, broken_properties, diagnose, verdict_on
-from posenc_ref.grading.exercise import all_exercises
+from posenc_ref.grading.exercise import all_exercises, draw_inputs, find_exercise
 from posenc_ref.grading.grade import HIDDEN_INPUTS
 from posenc_ref.grading.notebooks import CHECK, exercises_of, grade_id, released
 from posenc_ref.grading.worker import attempt
@@ -68,6 +69,44 @@ def test_each_property_holds_and_can_fail(exercise):
         assert broken_properties(exercise, function, inputs) == []
     broken = {name for m in exercise.mistakes for name in broken_properties(exercise, m.function, inputs)}
     assert broken == {p.name for p in exercise.properties}, "a property that no mistake breaks tests nothing"
+
+
+@each
+def test_a_table_of_answers_would_not_do(exercise):
+    drawn = [repr(inputs) for seed in (0, 1) for inputs in draw_inputs(exercise, 40, seed)]
+    assert len(set(drawn)) > 50, "the inputs repeat: draw them from more"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: lambda a, b, scale=1.0: f(a, b),
+        lambda f: lambda *arguments, **options: f(*arguments),
+        lambda f: partial(lambda scale, a, b: f(a, b), 1.0),
+    ],
+    ids=["other names and a default", "decorated", "partial"],
+)
+def test_a_function_that_takes_the_arguments_is_tried(change):
+    exercise = find_exercise("rope.rotate")
+    assert verdict_on(exercise, change(exercise.reference))
+
+
+def test_parameters_in_another_order_are_refused():
+    exercise = find_exercise("rope.rotate")
+    verdict = verdict_on(exercise, lambda positions, x: exercise.reference(positions, x))
+    assert verdict.diagnosis == "the parameters are (positions, x), asked for is rotate(x, positions)"
+
+
+def test_an_output_buffer_may_be_used_again():
+    exercise, buffers = find_exercise("rope.rotate"), {}
+
+    def rotate(x, positions):
+        y = buffers.setdefault(x.shape, np.empty(x.shape))
+        y[:] = exercise.reference(x, positions)
+        return y
+
+    verdict = verdict_on(exercise, rotate)
+    assert verdict, verdict.text
 
 
 @each

@@ -136,7 +136,7 @@ def test_a_right_answer_is_told_what_was_tried(capsys):
     assert verdict and verdict.kind == "passed"
     assert text == (
         "Passed: exercise 8.1, Rotate queries by their positions.\n"
-        "  Tried: 40 random inputs; a far position (131,071); a wide head (64 channels)\n"
+        "  Tried: 40 random inputs; a far position (131,071); a wide head (64 channels); numbers with many digits\n"
         "  Holds: each pair keeps its length; logits stay the same when all positions grow by 5; "
         "position 0 changes nothing\n"
     )

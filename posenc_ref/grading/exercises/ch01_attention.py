@@ -674,7 +674,7 @@ _UNSEEN = Exercise(
         "one entry in the last row": (_entry(3, 2, 1), np.array([[1, 0, 2]])),
         "one entry in the last column": (_entry(4, 0, 3), np.array([[1, 0, 2, 3], [0, 2, 1, 3]])),
         "a bias that the order transposes": (_entry(3, 0, 1), np.array([[1, 0, 2]])),
-        "all but symmetric": (_entry(4, 3, 1) / 64 - _pattern("distance", 4), np.array([[3, 2, 1, 0], [0, 1, 2, 3]])),
+        "all but symmetric": (_entry(4, 3, 1) / 1024 - _pattern("distance", 4), np.array([[3, 2, 1, 0], [0, 1, 2, 3]])),
         "a steep distance": (-30 * _pattern("distance", 4), np.array([[1, 2, 3, 0], [3, 2, 1, 0]])),
     },
     properties=(
@@ -740,12 +740,12 @@ _UNSEEN = Exercise(
         ),
         Mistake(
             _first_row_only,
-            "Only the first query's row is compared. Every row of the difference must be constant.",
+            "Only a part is compared, such as the first row. Every row of the difference must be constant.",
             "print the whole of bias[p][:, p] - bias for this input.",
         ),
         Mistake(
             _nearly_constant,
-            "The tolerance is too generous: a bias that differs by 1/64 is seen. Only rounding errors may be forgiven.",
+            "The tolerance is too generous: a bias that differs by 1/1000 is seen. Forgive only rounding errors.",
             "how large are rounding errors of numbers near 1?",
         ),
         Mistake(
