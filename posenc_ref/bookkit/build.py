@@ -38,9 +38,9 @@ def _use_local_mathjax(app: Any, config: Any) -> None:
 
 
 def _label_sources_as_the_text_does(app: Any, config: Any) -> None:
-    from pybtex.plugin import register_plugin  # type: ignore[import-untyped]
-    from pybtex.style.formatting.plain import Style  # type: ignore[import-untyped]
-    from pybtex.style.labels.alpha import LabelStyle  # type: ignore[import-untyped]
+    from pybtex.plugin import register_plugin
+    from pybtex.style.formatting.plain import Style
+    from pybtex.style.labels.alpha import LabelStyle
 
     class Labels(LabelStyle):  # type: ignore[misc]
         def format_label(self, entry: Any) -> str:
