@@ -428,6 +428,12 @@ def _nobody_asks(d: int, bonus: float) -> _THREE:
     return _layer(d, query=(0, 0, 0.0), key=(0, 0, 0.0))
 
 
+def _key_in_all_channels(d: int, bonus: float) -> _THREE:
+    query, key, value = _counting_weights(d, bonus)
+    key[:, 0] = key[0, 0]
+    return query, key, value
+
+
 def _outer_products(d: int, bonus: float) -> _THREE:
     marker, constant = np.eye(d)[0], np.eye(d)[1]
     return np.outer(marker, constant), np.sqrt(d) * bonus * np.outer(marker, marker), np.outer(marker, marker)
@@ -504,6 +510,12 @@ _COUNT = Exercise(
             _nobody_asks,
             "All logits are equal, as in the chapter's first layer. Here the marker's is larger by the bonus.",
             "q·k must be different from 0 for the marker's key. What can every query have in common?",
+        ),
+        Mistake(
+            _key_in_all_channels,
+            "The marker's key has the same number in all channels. The logits come out right, as queries look at "
+            "channel 0 only; but asked for is a multiple of (1, 0, …, 0).",
+            "which entries of W_K could be 0 without a change in any logit?",
         ),
     ),
     alternatives=(_outer_products, _by_index),
