@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from posenc_ref.grading.checker import Tried, broken_properties, diagnose, verdict_on
-from posenc_ref.grading.exercise import all_exercises, draw_inputs, find_exercise
+from posenc_ref.grading.exercise import all_exercises, chapter_title, draw_inputs, find_exercise
 from posenc_ref.grading.grade import HIDDEN_INPUTS
 from posenc_ref.grading.notebooks import CHECK, exercises_of, grade_id, released
 from posenc_ref.grading.worker import attempt
@@ -130,7 +130,8 @@ def test_notebook_has_the_cells_in_order(exercise):
         "markdown",
         "markdown",
     ]
-    assert task.source.splitlines()[0] == f"## {exercise.heading}"
+    assert task.source.startswith(f"## {exercise.heading}\n\n{exercise.effort}\n\n")
+    assert max(map(len, answer.source.splitlines())) <= 88, "the book scrolls sideways"
     meta = {"locked": False, "solution": True, "grade": False, "task": False, "schema_version": 3}
     assert meta.items() <= answer.metadata.nbgrader.items()
     meta = {"locked": True, "solution": False, "grade": True, "task": False, "schema_version": 3}
@@ -172,6 +173,23 @@ def test_learner_s_copy_is_what_the_source_gives(chapter):
         assert stub.rstrip().endswith(f'raise NotImplementedError("exercise {exercise.number}")')
     known = {x for e in exercises_of(chapter) for x in (e.cell, e.cell + CHECK)}
     assert {grade_id(c) for c in notebook.cells if grade_id(c)} == known
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_title_is_the_notebook_s(chapter):
+    title = source(chapter).cells[0].source.splitlines()[0]
+    assert title == f"# Exercises for {chapter_title(chapter).replace('Chapter', 'chapter')}"
+
+
+def test_a_right_layer_with_another_query_is_told_so():
+    def in_the_query(d, bonus):
+        W_Q, W_K, W_V = np.zeros((3, d, d))
+        W_Q[0, 1], W_K[0, 0], W_V[0, 0] = bonus * d**0.5, 1.0, 1.0
+        return W_Q, W_K, W_V
+
+    exercise = find_exercise("attention.counting_weights")
+    assert broken_properties(exercise, in_the_query, Tried(exercise, seed=0).inputs) == []
+    assert verdict_on(exercise, in_the_query).diagnosis.endswith("move the bonus to W_K.")
 
 
 def test_ids_and_numbers_are_unique():

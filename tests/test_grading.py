@@ -16,10 +16,10 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from posenc_ref.grading import __main__ as command
-from posenc_ref.grading import check, progress
+from posenc_ref.grading import check, progress, report
 from posenc_ref.grading.checker import verdict_on
 from posenc_ref.grading.exercise import all_exercises, compare, find_exercise, same_answer
-from posenc_ref.grading.grade import Grader
+from posenc_ref.grading.grade import Graded, Grader, Row
 from posenc_ref.grading.notebooks import released
 from posenc_ref.grading.sandbox import Sandbox
 from posenc_ref.grading.show import show_sides
@@ -186,7 +186,7 @@ def test_an_unknown_mistake_shows_values_and_the_law_it_breaks(capsys):
 
 @pytest.mark.parametrize(("lines", "words"), [
     (["y = x + 1", "return y @ y[:, :1, :1, None]"], ["ValueError", "line 3: return y @"]),
-    (["return turn(x)"], ["NameError: name 'turn' is not defined", "line 2: return turn(x)"]),
+    (["return turn(x)"], ["NameError: name 'turn' is not defined", "line 2: return turn(x)", "is it spelled right?"]),
     (["def turn():", "    return x[0][9]", "return turn()"], ["IndexError", "line 3: return x[0][9]"]),
     (["import sys", "sys.exit()"], ["SystemExit", "line 3: sys.exit()"]),
     (["return rotate(x, positions)"], ["RecursionError", "line 2"]),
@@ -201,6 +201,15 @@ def test_other_faults_are_told_in_a_few_lines(capsys, lines, words):
     verdict, text = said(capsys, rotate("\n    ".join(["def rotate(x, positions):", *lines])))
     assert not verdict and all(word in text for word in words), text
     assert len(text.splitlines()) <= 9 and "Traceback" not in text
+
+
+@pytest.mark.parametrize(("body", "end"), [
+    ("return x.astype(int)", "The dtype is int64, asked for is float64."),
+    ("return x.tolist()", "The result is a list of 1, asked for is a NumPy array."),
+    ("return x[0]", "Hints are below."),
+])  # fmt: skip
+def test_hints_are_named_where_they_help(capsys, body, end):
+    assert said(capsys, rotate(f"def rotate(x, positions):\n    {body}"))[1].endswith(f"{end}\n")
 
 
 def test_a_changed_input_is_an_error_even_if_the_result_is_right(capsys):
@@ -449,6 +458,40 @@ def test_a_report_into_a_missing_folder_is_said_before_grading(learner, capsys):
     said = capsys.readouterr()
     assert "cannot write to no/such" in said.err and not said.out
     assert not (learner / "report.html").exists()
+
+
+def row(**changes):
+    plain = {"id": "rope.rotate", "number": "8.1", "chapter": "08_rope", "title": "Rotate", "points": 2, "score": 0,
+             "status": "failed", "message": "no", "next_step": "", "attempts": 4}  # fmt: skip
+    return Row(**plain | changes)
+
+
+def test_a_report_names_the_chapter_and_counts_attempts_of_started_answers():
+    text = report.table(Graded("x", (row(), row(status="not started")), ()), 100)
+    assert text.splitlines()[0] == "Chapter 8: rotary position embedding"
+    assert re.search(r"failed +4 attempts\n", text) and re.search(r"not started\n", text)
+    page = report.as_html([Graded("x", (row(),), ())], 1, "none")
+    assert "Chapter 8: rotary position embedding" in page and "08_rope" not in page
+
+
+@pytest.fixture(scope="module")
+def phone():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        try:
+            browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        except playwright.Error:
+            pytest.skip("needs chromium")
+        yield browser.new_page(viewport={"width": 360, "height": 640})
+        browser.close()
+
+
+def test_a_report_fits_a_phone(phone):
+    rows = (row(), row(message="line 3: " + "x" * 200, status="grader failed"), row(title="Positions " * 9))
+    phone.set_content(report.as_html([Graded("a" * 90, rows, ("note" * 40,))], 1, "none"))
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 360
+    title, points, result = (phone.locator("td").nth(n).bounding_box() for n in (1, 2, 3))
+    assert title["x"] == points["x"] == result["x"] and title["y"] < points["y"] < result["y"]
 
 
 # --- releasing

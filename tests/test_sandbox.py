@@ -117,6 +117,18 @@ def test_right_and_wrong_answers_get_their_scores(grader, tmp_path):
     assert row(grader, tmp_path, "import math\n" + stub).status == "not started"  # found out by running it
 
 
+@pytest.mark.parametrize(("code", "message", "next_step"), [
+    ("import torch\n" + RIGHT, "ModuleNotFoundError: No module named 'torch'", "NumPy and the standard library"),
+    (function("from scipy import fft", "return x"), "line 2: from scipy", "NumPy and the standard library"),
+    (function("return helper(x)"), "NameError", "the answer cell alone"),
+    (function("return x[0][99]"), "IndexError", "run its check to see the message"),
+    (function("while True:", "    pass"), "stopped at the time limit; is there a loop that does not end?", ""),
+])  # fmt: skip
+def test_what_the_grader_cannot_run_it_explains(grader, tmp_path, code, message, next_step):
+    failed = row(grader, tmp_path, code)
+    assert failed.status == "failed" and message in failed.message and next_step in failed.next_step
+
+
 LOOK_AROUND = """
 import os, socket
 found = []

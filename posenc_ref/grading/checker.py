@@ -32,6 +32,7 @@ WIDTH = 96
 
 _NEXT_STEP = {
     "exception": "call your function on this input in a new cell, and print the shapes before that line.",
+    "NameError": "this name is not defined; is it spelled right?",
     "shape": "print the shape of each intermediate result for this input.",
     "value": "compute this input by hand, and compare each step with your code.",
     "not finite": "which step gives it first? Print the intermediate results for this input.",
@@ -237,10 +238,11 @@ def _failed(exercise: Exercise, function: Function, tried: Tried, finding: Findi
         next_step = finding.mistake.next_step
     else:
         lines += _unnamed(exercise, function, tried, fault)
-        next_step = _NEXT_STEP.get(fault.kind, "")
+        next_step = _NEXT_STEP.get(outcome.error) or _NEXT_STEP.get(fault.kind, "")
     if outcome.changed and fault.kind != "input changed":
         lines.append(f"It also changes its input {_first_changed(exercise, outcome)}; work on a copy.")
-    lines += wrap(f"Try: {next_step} Hints are below." if next_step else "Hints are below.", WIDTH)
+    if next_step:  # a wrong type or dtype needs none
+        lines += wrap(f"Try: {next_step} Hints are below.", WIDTH)
     diagnosis = finding.mistake.diagnosis if finding.mistake else fault.text
     return Verdict(exercise.id, False, fault.kind, diagnosis, "\n".join(lines))
 

@@ -10,6 +10,7 @@ An exercise is one :class:`Exercise` object in ``posenc_ref/grading/exercises/ch
 
     from posenc_ref.grading.exercise import Exercise, Mistake, Property, quarters, sizes
 
+    TITLE = "rotary position embedding"      # of the chapter, for the grader's report
 
     def turn(x, angle):                      # the reference; its parameters are those of the learner's stub
         c, s = np.cos(angle), np.sin(angle)
@@ -171,12 +172,29 @@ class Exercise:
 
     @property
     def heading(self) -> str:
-        """Title line of the exercise in the notebook and the report."""
-        dots = "●" * self.difficulty + "○" * (4 - self.difficulty)
-        return f"Exercise {self.number} — {self.title} · {dots} · {self.minutes} minutes"
+        """Title line of the exercise in the notebook."""
+        return f"Exercise {self.number} — {self.title}"
+
+    @property
+    def effort(self) -> str:
+        """The line below it: difficulty and time."""
+        return f"{'●' * self.difficulty}{'○' * (4 - self.difficulty)} · {self.minutes} minutes"
 
 
 # --- the registry
+
+
+def chapter_title(chapter: str) -> str:
+    """What a chapter's exercises are about; ``chapter`` itself if none is registered.
+
+    >>> chapter_title("01_attention_without_order")
+    'Chapter 1: attention without order'
+    """
+    for module in _modules():
+        if _load(module)[0].chapter == chapter:
+            title: str = import_module(f"posenc_ref.grading.exercises.{module}").TITLE
+            return f"Chapter {int(chapter[:2])}: {title}"
+    return chapter
 
 
 def all_exercises() -> tuple[Exercise, ...]:

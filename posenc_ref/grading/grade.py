@@ -14,6 +14,10 @@ from posenc_ref.grading.sandbox import Run, Sandbox
 from posenc_ref.grading.submission import Submission, not_started, read_submission
 
 HIDDEN_INPUTS = 24
+_ADVICE = {
+    "ModuleNotFoundError": "answers may import NumPy and the standard library; torch is not available while grading",
+    "NameError": "the grader runs the answer cell alone: np and math are there, other cells are not",
+}
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,7 @@ class Grader:
 
     def _judge(self, exercise: Exercise, run: Run) -> tuple[str, str, str]:
         if run.failure:
-            hint = "the grader runs the answer cell alone: np and math are there, other cells are not"
-            return "failed", run.failure, hint if "NameError" in run.failure else ""
+            return "failed", run.failure, _ADVICE.get(run.failure.partition(":")[0], "")
         finding = diagnose(self._hidden(exercise), run.outcomes)
         if finding is None:
             return "passed", "", ""
@@ -125,4 +128,7 @@ class Grader:
             return "not started", f"about {exercise.minutes} minutes", ""
         if finding.mistake:
             return "failed", finding.mistake.diagnosis, finding.mistake.next_step
-        return "failed", finding.fault.text, "run its check: it shows the smallest input that fails"
+        error, next_step = run.outcomes[finding.at].error, "run its check: it shows the smallest input that fails"
+        if error:  # its message is not told, as it could quote a hidden input
+            next_step = _ADVICE.get(error, "run its check to see the message")
+        return "failed", finding.fault.text, next_step

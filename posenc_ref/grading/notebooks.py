@@ -2,8 +2,8 @@
 
 A source, ``exercises/source/NN_name.ipynb``, is in nbgrader's format. Each exercise is these cells, in this order:
 
-1. Markdown: ``## `` + :attr:`~posenc_ref.grading.exercise.Exercise.heading`, then the task in two or three sentences
-   with the formula;
+1. Markdown: ``## `` + :attr:`~posenc_ref.grading.exercise.Exercise.heading`, a line with
+   :attr:`~posenc_ref.grading.exercise.Exercise.effort`, then the task in two or three sentences with the formula;
 2. code, ``grade_id`` ``rope-rotate``, a solution cell: the function with its docstring, the answer between
    ``### BEGIN SOLUTION`` and ``### END SOLUTION``;
 3. code, ``grade_id`` ``rope-rotate-check``, locked and with points: ``check("rope.rotate", rotate)``;

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
+from posenc_ref.grading.exercise import chapter_title
 from posenc_ref.grading.grade import Graded, Row
 
 
@@ -22,7 +23,7 @@ def table(graded: Graded, width: int) -> str:
     for row in graded.rows:
         if row.chapter != chapter:
             chapter = row.chapter
-            lines.append(chapter)
+            lines.append(chapter_title(chapter))
         line = f"  {row.number:>5}  {row.title:<{titles}}  {row.score}/{row.points}  {row.status:<11}  {_attempts(row)}"
         lines.append(line.rstrip())
         lines += textwrap.wrap(advice(row), width, initial_indent=" " * 9, subsequent_indent=" " * 9)
@@ -33,7 +34,9 @@ def table(graded: Graded, width: int) -> str:
 
 
 def _attempts(row: Row) -> str:
-    return f"{row.attempts} attempt{'s' * (row.attempts != 1)}" if row.attempts else ""
+    """How often check was called; an answer may be a stub again after that."""
+    started = row.attempts and row.status != "not started"
+    return f"{row.attempts} attempt{'s' * (row.attempts != 1)}" if started else ""
 
 
 def overview(learners: Sequence[Graded]) -> str:
@@ -95,7 +98,9 @@ def _section(graded: Graded) -> str:
     for row in graded.rows:
         if row.chapter != chapter:
             chapter = row.chapter
-            rows.append(f'<tr class="chapter"><th colspan="4" scope="rowgroup">{_text(chapter)}</th></tr>')
+            rows.append(
+                f'<tr class="chapter"><th colspan="4" scope="rowgroup">{_text(chapter_title(chapter))}</th></tr>'
+            )
         kind = row.status.replace(" ", "-")
         rows.append(
             f'<tr><td class="n">{row.number}</td><td>{_text(row.title)}<p>{_text(advice(row))}</p></td>'
@@ -108,8 +113,8 @@ def _section(graded: Graded) -> str:
         f'<p class="score"><b>{graded.score}</b> of {graded.points} points'
         f'<span class="bar" role="img" aria-label="{share:.0f} percent"><i style="width:{share:.0f}%"></i></span></p>'
         + (f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "")
-        + '<table><thead><tr><th scope="col">Nr</th><th scope="col">Exercise</th><th scope="col">Points</th>'
-        f'<th scope="col">Result</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        + '<table class="exercises"><thead><tr><th scope="col">Nr</th><th scope="col">Exercise</th>'
+        f'<th scope="col">Points</th><th scope="col">Result</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 
 
@@ -133,5 +138,14 @@ td p:empty { display: none; }
 .score b { font-size: 1.6rem; }
 .bar { display: block; height: .5rem; border-radius: .25rem; background: var(--line); }
 .bar i { display: block; height: 100%; border-radius: .25rem; background: var(--good); }
+@media (max-width: 36rem) {
+  .exercises, .exercises tbody, .exercises th, .exercises td { display: block; }
+  .exercises thead { display: none; }
+  .exercises tr { display: grid; grid-template-columns: 3rem 1fr; border-bottom: 1px solid var(--line); }
+  .exercises tr > * { border: 0; padding: .3rem .3rem .3rem 0; }
+  .exercises tr > :nth-child(n + 3) { grid-column: 2; padding-top: 0; }
+  .chapter th { grid-column: 1 / -1; }
+}
+h2, li { overflow-wrap: anywhere; }
 footer { color: var(--quiet); font-size: .85rem; }
 """

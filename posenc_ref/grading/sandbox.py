@@ -170,7 +170,7 @@ def _reply(process: "subprocess.Popen[bytes]", limits: Limits) -> tuple[bytes, s
     if reader.is_alive():
         _kill(process)
         reader.join(5)
-        return bytes(data), f"time limit: no answer within {limits.wall_s:g} s"
+        return bytes(data), f"stopped at the time limit: no answer within {limits.wall_s:g} s"
     return bytes(data), f"the answer is larger than {limits.reply_bytes // MIB} MB" if too_long else ""
 
 
@@ -204,9 +204,8 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 def _read(data: bytes, arities: Sequence[int], status: int) -> Run:
     if not data:
         cpu = status in (-signal.SIGKILL, 128 + signal.SIGKILL, 128 + signal.SIGXCPU, -signal.SIGXCPU)
-        return Run(
-            failure="time limit: too much computing" if cpu else f"the process ended without an answer ({status})"
-        )
+        too_long = "stopped at the time limit; is there a loop that does not end?"
+        return Run(failure=too_long if cpu else f"the process ended without an answer ({status})")
     try:
         message = worker.unpack(data)
         if "load" in message:

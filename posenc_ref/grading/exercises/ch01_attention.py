@@ -9,6 +9,8 @@ from posenc_ref.attention import Encoding, attention
 from posenc_ref.grading.exercise import Exercise, Mistake, Property, quarters, sizes
 from posenc_ref.positions import causal
 
+TITLE = "attention without order"
+
 # --- 1.1 attention with a mask
 
 
@@ -59,6 +61,19 @@ def _nan_for_nothing(q: Any, k: Any, v: Any, mask: Any) -> Any:
     logits = _hidden(_logits(q, k), mask)
     e = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True) @ v
+
+
+def _zero_by_zero(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    e = np.where(mask, np.exp(_logits(q, k)), 0.0)
+    return e / e.sum(axis=-1, keepdims=True) @ v
+
+
+def _not_scaled_nan_for_nothing(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return _nan_for_nothing(q * np.sqrt(q.shape[-1]), k, v, mask)
+
+
+def _not_scaled_zero_by_zero(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return _zero_by_zero(q * np.sqrt(q.shape[-1]), k, v, mask)
 
 
 def _mean_for_nothing(q: Any, k: Any, v: Any, mask: Any) -> Any:
@@ -200,6 +215,24 @@ _ATTEND = Exercise(
             _nan_for_nothing,
             "A query that may see nothing gives NaN (0/0, or −∞ minus −∞). This exercise asks for zeros there.",
             "what is the largest logit of a row in which all are −∞, and what happens when you subtract it?",
+        ),
+        Mistake(
+            _zero_by_zero,
+            "An empty row: its sum is 0, and 0/0 is NaN. This exercise asks for zeros there. Besides, the exponential "
+            "overflows for large logits.",
+            "what could you divide by where the sum is 0?",
+        ),
+        Mistake(
+            _not_scaled_nan_for_nothing,
+            "Two things. An empty row gives NaN (0/0, or −∞ minus −∞), where this exercise asks for zeros. And the "
+            "logits are q·k, not divided by √d.",
+            "first the empty row: what is its largest logit, and what happens when you subtract it?",
+        ),
+        Mistake(
+            _not_scaled_zero_by_zero,
+            "Three things. An empty row gives 0/0, which is NaN, where this exercise asks for zeros. The logits are "
+            "not divided by √d. And the exponential overflows for large ones.",
+            "first the empty row: what could you divide by where the sum is 0?",
         ),
         Mistake(
             _mean_for_nothing,
@@ -400,6 +433,20 @@ def _scale_twice(d: int, bonus: float) -> _THREE:
     return _layer(d, key=(0, 0, bonus / d**0.5))
 
 
+def _root_of_four(d: int, bonus: float) -> _THREE:
+    return _layer(d, key=(0, 0, bonus * 2.0))
+
+
+def _bonus_in_the_query(d: int, bonus: float) -> _THREE:
+    return _layer(d, query=(0, 1, bonus * d**0.5))
+
+
+def _query_in_all_channels(d: int, bonus: float) -> _THREE:
+    w_q, w_k, w_v = _counting_weights(d, bonus)
+    w_q[:, 1] = 1.0
+    return w_q, w_k, w_v
+
+
 def _weight_for_logit(d: int, bonus: float) -> _THREE:
     return _layer(d, key=(0, 0, np.exp(bonus) * d**0.5))
 
@@ -475,6 +522,21 @@ _COUNT = Exercise(
             _scale_twice,
             "The key is divided by √d, and attention divides once more: the marker's logit becomes bonus/d.",
             "attention divides by √d. By what do you multiply to undo it?",
+        ),
+        Mistake(
+            _root_of_four,
+            "The bonus is multiplied by 2, and that is √d for d = 4 only.",
+            "which argument of the function is unused?",
+        ),
+        Mistake(
+            _bonus_in_the_query,
+            "The output is right, but the task fixes the query at (1, 0, …, 0): move the bonus to W_K.",
+            "which number belongs in W_Q then?",
+        ),
+        Mistake(
+            _query_in_all_channels,
+            "The output is right, but the task fixes the query at (1, 0, …, 0), and here it is (1, 1, …, 1).",
+            "which channels of the query does W_Q[:, 1] write to?",
         ),
         Mistake(
             _weight_for_logit,

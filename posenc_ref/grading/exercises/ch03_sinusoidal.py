@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from posenc_ref.embedding.sinusoidal import sinusoidal
 from posenc_ref.grading.exercise import Exercise, Mistake, Property, quarters, sizes
 
+TITLE = "sinusoidal encoding"
 BASE = 10000.0
 
 
@@ -38,6 +39,22 @@ def _channel_number_as_i(positions: Any, d_model: int) -> Any:
     c = np.arange(d_model)
     angles = positions[:, None] * BASE ** (-2 * c / d_model)
     return np.where(c % 2 == 0, np.sin(angles), np.cos(angles))
+
+
+def _a_frequency_for_each_channel(positions: Any, d_model: int) -> Any:
+    c = np.arange(d_model)
+    angles = positions[:, None] * BASE ** (-c / d_model)
+    return np.where(c % 2 == 0, np.sin(angles), np.cos(angles))
+
+
+def _whole_division(positions: Any, d_model: int) -> Any:
+    exponents = 2 * np.arange(d_model // 2) // d_model  # all 0
+    return _interleaved(positions[:, None] / BASE**exponents)
+
+
+def _whole_division_of_a_negative(positions: Any, d_model: int) -> Any:
+    exponents = -2 * np.arange(d_model // 2) // d_model  # 0, −1, −1, …
+    return _interleaved(positions[:, None] * BASE**exponents)
 
 
 def _doubled_twice(positions: Any, d_model: int) -> Any:
@@ -140,6 +157,21 @@ _TABLE = Exercise(
             "The channel's number stands where the pair's number i belongs: each sine has another frequency than its "
             "cosine.",
             "channels 0 and 1 are both pair i = 0. Which pair has channels 6 and 7?",
+        ),
+        Mistake(
+            _a_frequency_for_each_channel,
+            "The exponent is −channel/d_model: right for the sines, but each cosine needs the frequency of its sine.",
+            "channel 1 is the cosine of pair i = 0. Which frequency has that pair?",
+        ),
+        Mistake(
+            _whole_division,
+            "Whole-number division makes every exponent 0, and every frequency 1.",
+            "what is 2 // 8, and what is 2 / 8?",
+        ),
+        Mistake(
+            _whole_division_of_a_negative,
+            "Whole-number division rounds down: every exponent but the first is −1.",
+            "what is −2 // 8, and what is −2 / 8?",
         ),
         Mistake(
             _doubled_twice,

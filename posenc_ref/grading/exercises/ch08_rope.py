@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from posenc_ref.grading.exercise import Exercise, Mistake, Property, integers, quarters, sizes
 from posenc_ref.rotary import layouts, rope
 
+TITLE = "rotary position embedding"
 BASE = 10000.0
 
 # --- 8.1 rotate queries or keys, interleaved
