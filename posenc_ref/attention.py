@@ -127,7 +127,7 @@ def attention(
     logits = (q @ xp.matrix_transpose(k)) * encoding.logit_scale(q.shape[-1])
     bias = encoding.bias(q, k, q_positions=q_positions, k_positions=k_positions)
     if bias is not None:
-        logits = logits + bias
+        logits = logits + xp.astype(bias, logits.dtype)  # parameters may be wider than the inputs
     weights = masked_softmax(logits, mask)
     return xp.astype(encoding.values(weights, v, q_positions=q_positions, k_positions=k_positions), dtype)
 

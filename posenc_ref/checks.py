@@ -53,6 +53,18 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
+def check_flag(name: str, value: bool) -> bool:
+    """Return ``value`` if it is True or False; raise otherwise: the string "False" counts as true.
+
+    >>> check_flag("causal", "False")
+    Traceback (most recent call last):
+    TypeError: causal must be True or False, got 'False'
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def check_positions(positions: Array, name: str = "positions") -> Array:
     """Return ``positions`` if each can be told from its neighbours; raise otherwise.
 

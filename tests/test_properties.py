@@ -321,6 +321,16 @@ def test_compiles_to_one_graph_for_all_lengths(by_formula):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("of_parameters", [torch.float64, torch.float32])
+def test_parameters_and_inputs_may_differ_in_dtype(encoding, of_parameters, dtype):
+    if not encoding.spec.learned:
+        pytest.skip(f"{encoding.spec.name} has no parameters")
+    module, p = encoding.module.to(of_parameters), torch.arange(SEQ)
+    out = layer(module, torch.from_numpy(draw(0, BATCH, SEQ, D_MODEL)).to(dtype), p)
+    assert out.dtype == dtype and out.isfinite().all()
+
+
 def test_specs_are_complete():
     for name in names():
         s = spec(name)

@@ -7,8 +7,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Spec
-from posenc_ref.bias.offsets import ToeplitzBias, bias_dtype, check_flag, offsets
-from posenc_ref.checks import Array, check_positions, check_size
+from posenc_ref.bias.offsets import ToeplitzBias, bias_dtype, offsets
+from posenc_ref.checks import Array, check_flag, check_positions, check_size
 
 
 def slopes(num_heads: int) -> Array:

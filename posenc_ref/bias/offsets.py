@@ -77,18 +77,6 @@ def bias_dtype(xp: Any, dtype: Any, *parameters: Array) -> Any:
     return dtype
 
 
-def check_flag(name: str, value: bool) -> bool:
-    """Return ``value`` if it is True or False; raise otherwise: the string "False" counts as true.
-
-    >>> check_flag("causal", "False")
-    Traceback (most recent call last):
-    TypeError: causal must be True or False, got 'False'
-    """
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
-
-
 def check_positive(name: str, value: Array, *, most: float = math.inf) -> Array:
     """Return ``value``, a number or an array, if all of it is positive, finite and at most ``most``; raise otherwise.
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from posenc_ref.bias.offsets import bias_dtype, check_flag, offsets
-from posenc_ref.checks import Array, check_floating, check_size
+from posenc_ref.bias.offsets import bias_dtype, offsets
+from posenc_ref.checks import Array, check_flag, check_floating, check_size
 
 
 def bucket_starts(num_buckets: int, max_distance: int) -> list[int]:

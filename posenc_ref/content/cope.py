@@ -10,8 +10,7 @@ import math
 
 from array_api_compat import array_namespace
 
-from posenc_ref.bias.offsets import check_flag
-from posenc_ref.checks import Array, check_broadcast, check_positions, dtype_name
+from posenc_ref.checks import Array, check_broadcast, check_flag, check_positions, dtype_name
 from posenc_ref.content.lookup import check_pair, check_table, pick
 from posenc_ref.positions import causal
 

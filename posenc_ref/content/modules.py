@@ -5,8 +5,7 @@ from typing import ClassVar
 import torch
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.bias.offsets import check_flag
-from posenc_ref.checks import check_base, check_choice, check_size
+from posenc_ref.checks import check_base, check_choice, check_flag, check_size
 from posenc_ref.content.cope import cope_bias
 from posenc_ref.content.deberta import P2C_INDICES, P2CIndex, deberta_scale, disentangled, log_bucket_ends
 from posenc_ref.content.shaw import shaw_bias, shaw_values

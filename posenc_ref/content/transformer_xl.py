@@ -13,8 +13,8 @@ import math
 
 from array_api_compat import array_namespace, device
 
-from posenc_ref.bias.offsets import check_flag, offsets
-from posenc_ref.checks import Array, check_size
+from posenc_ref.bias.offsets import offsets
+from posenc_ref.checks import Array, check_flag, check_size
 from posenc_ref.content.lookup import check_by_head, check_pair, check_shape, relative_shift
 from posenc_ref.embedding import sinusoidal
 
