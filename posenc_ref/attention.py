@@ -31,19 +31,30 @@ class Spec:
     """Is it defined at every position (which says nothing about how well a model does there)?"""
     learned: bool
     source: str
+    parameters: str = "0"
+    """How many, in the arguments of its class; for each layer where it acts inside attention."""
+    cacheable: str = "yes"
+    """Do cached keys stay right as the text grows? ``"yes"``, or what that needs."""
+    cost: str = "nothing"
+    """Work beside plain attention, which takes S²·H·d; S tokens, H heads, d channels a head."""
 
 
 class Encoding:
     """No positional encoding (NoPE): all four places are left as they are. Base class of all others.
 
     Arrays are ``(batch, heads, seq, head_dim)``, embeddings ``(batch, seq, d_model)``; positions are
-    counted in tokens from 0 and have shape ``(seq,)`` or ``(batch, seq)``.
+    counted in tokens from 0 and have shape ``(seq,)`` or ``(batch, seq)``, then :attr:`position_axes`.
     """
 
     spec: ClassVar[Spec] = Spec(
         "nope", "nothing", shift_invariant=True, any_length=True, learned=False,
         source="Kazemnejad et al. 2023, arXiv:2305.19466",
     )  # fmt: skip
+
+    @property
+    def position_axes(self) -> tuple[int, ...]:
+        """What a position has behind the axis of tokens: nothing in a text, ``(2,)`` for row and column."""
+        return ()
 
     def embed(self, x: Array, *, positions: Array) -> Array:
         """Return the embeddings ``(batch, seq, d_model)`` with their positions."""
@@ -53,8 +64,13 @@ class Encoding:
         """Return queries and keys with their positions, shapes unchanged."""
         return q, k
 
-    def bias(self, q: Array, k: Array, *, q_positions: Array, k_positions: Array) -> Array | None:
-        """Return what is added to the scaled logits, ``(batch | 1, heads, q_len, k_len)``, or None."""
+    def bias(
+        self, q: Array, k: Array, *, q_positions: Array, k_positions: Array, mask: Array | None = None
+    ) -> Array | None:
+        """Return what is added to the scaled logits, ``(batch | 1, heads, q_len, k_len)``, or None.
+
+        :func:`attention` applies the mask; it is told here for those that count keys (CoPE).
+        """
         return None
 
     def values(self, weights: Array, v: Array, *, q_positions: Array, k_positions: Array) -> Array:
@@ -117,7 +133,7 @@ def attention(
         for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
             if positions is None:
                 raise ValueError(f"{name} must be given unless the encoding is NoPE, got None")
-            check_lengths(name, positions, x.shape[0], x.shape[2])
+            check_lengths(name, positions, x.shape[0], x.shape[2], encoding.position_axes)
     dtype = q.dtype
     q, k, v = (xp.astype(x, xp.float64 if dtype == xp.float64 else xp.float32) for x in (q, k, v))
     q, k = encoding.rotate(q, k, q_positions=q_positions, k_positions=k_positions)
@@ -125,7 +141,7 @@ def attention(
     if group > 1:
         k, v = xp.repeat(k, group, axis=1), xp.repeat(v, group, axis=1)
     logits = (q @ xp.matrix_transpose(k)) * encoding.logit_scale(q.shape[-1])
-    bias = encoding.bias(q, k, q_positions=q_positions, k_positions=k_positions)
+    bias = encoding.bias(q, k, q_positions=q_positions, k_positions=k_positions, mask=mask)
     if bias is not None:
         logits = logits + xp.astype(bias, logits.dtype)  # parameters may be wider than the inputs
     weights = masked_softmax(logits, mask)

@@ -87,16 +87,17 @@ def check_positions(positions: Array, name: str = "positions") -> Array:
     return positions
 
 
-def check_lengths(name: str, positions: Array, batch: int, seq: int) -> Array:
-    """Return ``positions`` if they are ``(seq,)`` or ``(batch, seq)``; raise otherwise.
+def check_lengths(name: str, positions: Array, batch: int, seq: int, axes: tuple[int, ...] = ()) -> Array:
+    """Return ``positions`` if they are ``(seq, *axes)`` or ``(batch, seq, *axes)``; raise otherwise.
 
     >>> check_lengths("q_positions", np.arange(3), 2, 4)
     Traceback (most recent call last):
     ValueError: q_positions must have shape (4,) or (2, 4), got (3,)
     """
     shape = tuple(check_positions(positions, name).shape)
-    if shape not in ((seq,), (batch, seq)):
-        raise ValueError(f"{name} must have shape ({seq},) or ({batch}, {seq}), got {shape}")
+    allowed = (seq, *axes), (batch, seq, *axes)
+    if shape not in allowed:
+        raise ValueError(f"{name} must have shape {allowed[0]} or {allowed[1]}, got {shape}")
     return positions
 
 

@@ -1,4 +1,4 @@
-"""Position ids and the masks that go with them: caches, padding, packed documents.
+"""Position ids and the masks that go with them: caches, padding, packed documents, windows.
 
 Positions count tokens from 0; a mask is boolean and True keeps. Arrays of one library (NumPy, PyTorch, …) go in
 and come out.
@@ -78,6 +78,47 @@ def causal(q_positions: Array, k_positions: Array) -> Array:
     check_positions(k_positions, "k_positions")
     q, k = _rows_and_columns(q_positions, k_positions)
     return k <= q
+
+
+def window(q_positions: Array, k_positions: Array, size: int) -> Array:
+    """Mask that lets each query see keys less than ``size`` tokens away, on both sides; shapes as in :func:`causal`.
+
+    A windowed layer is a layer with this mask: ``causal(q, k) & window(q, k, size)`` keeps the last ``size`` tokens,
+    the query among them.
+
+    >>> import numpy as np
+    >>> p = np.arange(4)
+    >>> (causal(p, p) & window(p, p, 2))[0].astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 1, 1, 0],
+           [0, 0, 1, 1]])
+    """
+    check_size("size", size)
+    check_positions(q_positions, "q_positions")
+    check_positions(k_positions, "k_positions")
+    q, k = _rows_and_columns(q_positions, k_positions)
+    return (k - q < size) & (q - k < size)
+
+
+def kept_positions(length: int, *, sinks: int, size: int) -> list[int]:
+    """Positions that stay in a cache of ``sinks + size`` tokens after ``length`` tokens: the first and the latest.
+
+    The list serves as the index into the cached keys and values, and as their ``k_positions``. Counting within the
+    cache instead, ``range(len(kept))``, moves the keys: those that were rotated before they were cached then need
+    :func:`posenc_ref.rotary.rerotate`.
+
+    Source: Xiao et al. 2023, section 3.2, arXiv:2309.17453 (attention sinks).
+
+    >>> kept_positions(9, sinks=2, size=3)
+    [0, 1, 6, 7, 8]
+    >>> kept_positions(4, sinks=2, size=3)
+    [0, 1, 2, 3]
+    """
+    check_size("length", length, minimum=0)
+    check_size("sinks", sinks, minimum=0)
+    check_size("size", size)
+    return [p for p in range(length) if p < sinks or p >= length - size]
 
 
 def same_document(q_documents: Array, k_documents: Array) -> Array:

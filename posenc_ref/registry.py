@@ -16,6 +16,8 @@ _ENCODINGS = {
     "multiplicative_sinusoidal": "posenc_ref.embedding.multiplicative:MultiplicativeSinusoidal",
     "rope": "posenc_ref.rotary.rope:RoPE",
     "scaled_rope": "posenc_ref.rotary.scaled:ScaledRoPE",
+    "axial_rope": "posenc_ref.rotary.axial:AxialRoPE",
+    "multimodal_rope": "posenc_ref.rotary.axial:MultimodalRoPE",
     "xpos": "posenc_ref.rotary.xpos:XPos",
     "alibi": "posenc_ref.bias.alibi:ALiBi",
     "sandwich": "posenc_ref.bias.sandwich:Sandwich",

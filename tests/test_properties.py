@@ -30,6 +30,9 @@ EXAMPLES = [
         "scaled_rope",
         {"head_dim": HEAD_DIM, "layout": "half", "scaling": YaRN(4.0, 64, mscale_all_dim=0.5), "rotary_dim": 8},
     ),
+    ("axial_rope", {"head_dim": HEAD_DIM, "layout": "half"}),
+    ("axial_rope", {"head_dim": HEAD_DIM, "layout": "interleaved", "axes": 3, "rotary_dim": 6}),
+    ("multimodal_rope", {"head_dim": HEAD_DIM, "layout": "half", "sections": (2, 1, 2), "interleaved": False}),
     ("xpos", {"head_dim": HEAD_DIM, "layout": "interleaved", "reference": 3.0}),
     ("alibi", {"num_heads": HEADS, "causal": True}),
     ("alibi", {"num_heads": HEADS, "causal": False}),
@@ -63,7 +66,10 @@ TOO_FAR = {
     "xpos": "its factor leaves the range of the dtype, and is refused",
     "floater": "it takes one step for each position",
 }
-IDS = ["-".join([name, *map(str, arguments.values())]) for name, arguments in EXAMPLES]
+
+
+def ids(example):
+    return "-".join([example[0], *map(str, example[1].values())])
 
 
 class ForArrays(Encoding):
@@ -72,19 +78,19 @@ class ForArrays(Encoding):
     def __init__(self, module):
         self.module, self.spec, self.logit_scale = module, module.spec, module.logit_scale
 
-    def _call(self, method, *arrays, **positions):
+    def _call(self, method, *arrays, **at):
         if torch.is_tensor(arrays[0]):
-            return getattr(self.module, method)(*arrays, **positions)
+            return getattr(self.module, method)(*arrays, **at)
         tensors = [torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in arrays]
-        at = {name: torch.from_numpy(np.array(p)) for name, p in positions.items()}
+        at = {name: None if a is None else torch.from_numpy(np.array(a)) for name, a in at.items()}
         result = getattr(self.module, method)(*tensors, **at)
         return None if result is None else result.detach().numpy().astype(arrays[0].dtype)
 
     def embed(self, x, **positions):
         return self._call("embed", x, **positions)
 
-    def bias(self, q, k, **positions):
-        return self._call("bias", q, k, **positions)
+    def bias(self, q, k, **at):
+        return self._call("bias", q, k, **at)
 
     def values(self, weights, v, **positions):
         if self.spec.acts_on != "logits and values":
@@ -98,33 +104,31 @@ def make(name, arguments):
     return ForArrays(encoding.double()) if encoding.spec.learned else encoding
 
 
-@pytest.fixture(params=EXAMPLES, ids=IDS)
-def encoding(request):
-    return make(*request.param)
+def count(formula, arguments):
+    """The number of parameters that a Spec promises."""
+    names = {"num_heads": 1, "offset": 0, "width": arguments.get("d_model"), "d_model": HEADS * HEAD_DIM} | arguments
+    return eval(formula.replace("·", "*"), {}, names)
 
 
-@pytest.fixture
-def at_any_position(encoding):
-    if not encoding.spec.any_length:
-        pytest.skip(f"{encoding.spec.name} has no far positions")
-    if encoding.spec.name in TOO_FAR:
-        pytest.skip(f"{encoding.spec.name}: {TOO_FAR[encoding.spec.name]}")
+def over(chosen):
+    """A fixture that runs over the examples whose Spec is chosen."""
+
+    @pytest.fixture(params=[e for e in EXAMPLES if chosen(spec(e[0]))], ids=ids)
+    def encoding(request):
+        return make(*request.param)
+
     return encoding
 
 
-@pytest.fixture
-def with_a_mask(request, encoding):
-    if encoding.spec.name == "cope":
-        why = "CoPE counts the gates of all keys between, padding and other documents too: it is not given the mask"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
-    return encoding
+def has_far_positions(s):
+    return s.any_length and s.name not in TOO_FAR
 
 
-@pytest.fixture
-def by_formula(at_any_position):
-    if at_any_position.spec.learned:
-        pytest.skip(f"{at_any_position.spec.name} has parameters: they have a device and a dtype of their own")
-    return at_any_position
+encoding = over(lambda s: True)
+learned = over(lambda s: s.learned)
+at_any_position = over(has_far_positions)
+# those with parameters have a device and a dtype of their own
+by_formula = over(lambda s: has_far_positions(s) and not s.learned)
 
 
 def draw(seed, *shape):
@@ -132,6 +136,14 @@ def draw(seed, *shape):
 
 
 WEIGHTS = [draw(i, D_MODEL, heads * HEAD_DIM) / D_MODEL**0.5 for i, heads in enumerate((HEADS, KV_HEADS, KV_HEADS))]
+
+
+def on_axes(encoding, p):
+    """The positions p, or p and its multiples where an encoding asks for several axes."""
+    xp = torch if torch.is_tensor(p) else np
+    for count in encoding.position_axes:
+        p = xp.stack([p * (axis + 1) for axis in range(count)], -1)
+    return p
 
 
 def project(encoding, x, positions):
@@ -143,6 +155,7 @@ def project(encoding, x, positions):
 
 def layer(encoding, x, positions, mask=None):
     """One attention layer, (batch, seq, d_model) → (batch, heads, seq, head_dim), with the encoding where it acts."""
+    positions = on_axes(encoding, positions)
     q, k, v = project(encoding, x, positions)
     return attention(q, k, v, encoding=encoding, q_positions=positions, k_positions=positions, mask=mask)
 
@@ -154,6 +167,7 @@ def test_every_encoding_is_tested_here():
 def test_each_acts_where_its_spec_says(encoding):
     """Changed are exactly the places named in acts_on."""
     x, q, k, p = draw(0, 1, 5, D_MODEL), draw(1, 1, HEADS, 5, HEAD_DIM), draw(2, 1, HEADS, 5, HEAD_DIM), np.arange(5)
+    p = on_axes(encoding, p)
     turned, w = encoding.rotate(q, k, q_positions=p, k_positions=p), np.full((1, HEADS, 5, 5), 0.2)
     changed = {
         "embedding": not np.array_equal(encoding.embed(x, positions=p), x),
@@ -164,6 +178,25 @@ def test_each_acts_where_its_spec_says(encoding):
     assert {place for place, yes in changed.items() if yes} == set(
         {"nothing": [], "logits and values": ["logits", "values"]}.get(encoding.spec.acts_on, [encoding.spec.acts_on])
     )
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=ids)
+def test_parameters_are_as_many_as_the_spec_says(example):
+    name, arguments = example
+    promised, encoding = count(spec(name).parameters, arguments), create(name, **arguments)
+    assert promised == (sum(p.numel() for p in encoding.parameters()) if encoding.spec.learned else 0)
+    assert bool(promised) == encoding.spec.learned
+
+
+def test_keys_turned_once_stay_right_as_the_text_grows(encoding):
+    """What the Spec calls cacheable: keys turned chunk by chunk are those turned at once."""
+    k, p = draw(0, BATCH, KV_HEADS, SEQ, HEAD_DIM), np.arange(SEQ)
+    at = [on_axes(encoding, p[s]) for s in (slice(0, 4), slice(4, 7), slice(None))]
+    parts = [k[:, :, :4], k[:, :, 4:], k]
+    early, late, whole = (
+        encoding.rotate(x, x, q_positions=a, k_positions=a)[1] for x, a in zip(parts, at, strict=True)
+    )
+    assert np.array_equal(np.concatenate([early, late], axis=2), whole)
 
 
 def test_order_matters_unless_there_is_no_encoding(encoding):
@@ -192,35 +225,35 @@ def test_decoding_with_a_cache_equals_one_pass(encoding, chunks):
     full = layer(encoding, x, p, causal(p, p))
     rows, start = [], 0
     for end in np.cumsum(chunks):
-        seen = p[:end]
+        seen = on_axes(encoding, p[:end])
         q, k, v = project(encoding, x[:, :end], seen)
         rows.append(
             attention(q[:, :, start:], k, v, encoding=encoding, q_positions=seen[start:], k_positions=seen,
-                      mask=causal(seen[start:], seen))
+                      mask=causal(p[start:end], p[:end]))
         )  # fmt: skip
         start = end
     assert np.abs(np.concatenate(rows, axis=2) - full).max() < 1e-13
 
 
-def test_padded_rows_equal_separate_runs(with_a_mask):
+def test_padded_rows_equal_separate_runs(encoding):
     x = draw(0, 3, SEQ, D_MODEL)
     real = np.array([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1] * SEQ], dtype=bool)
     x[~real] = 50.0
     p = positions_from_mask(real)
-    got = layer(with_a_mask, x, p, causal(p, p) & real[:, None, None])
+    got = layer(encoding, x, p, causal(p, p) & real[:, None, None])
     for b in range(3):
         at = np.arange(real[b].sum())
-        alone = layer(with_a_mask, x[b : b + 1, real[b]], at, causal(at, at))[0]
+        alone = layer(encoding, x[b : b + 1, real[b]], at, causal(at, at))[0]
         assert np.abs(got[b][:, real[b]] - alone).max() < 1e-12
 
 
-def test_packed_documents_equal_separate_runs(with_a_mask):
+def test_packed_documents_equal_separate_runs(encoding):
     x, ids = draw(0, BATCH, SEQ, D_MODEL), np.array([[1, 1, 1, 2, 2, 2, 2], [5, 8, 8, 8, 8, 3, 3]])
     p = packed_positions(ids)
-    got = layer(with_a_mask, x, p, causal(p, p) & same_document(ids, ids))
+    got = layer(encoding, x, p, causal(p, p) & same_document(ids, ids))
     for b, document in ((row, d) for row in range(BATCH) for d in set(ids[row])):
         at = np.arange((ids[b] == document).sum())
-        alone = layer(with_a_mask, x[b : b + 1, ids[b] == document], at, causal(at, at))[0]
+        alone = layer(encoding, x[b : b + 1, ids[b] == document], at, causal(at, at))[0]
         assert np.abs(got[b][:, ids[b] == document] - alone).max() < 1e-12
 
 
@@ -232,7 +265,7 @@ def test_rows_of_a_batch_do_not_see_each_other(encoding):
 
 
 def test_heads_do_not_see_each_other(encoding):
-    p = np.arange(SEQ)
+    p = on_axes(encoding, np.arange(SEQ))
     q, k, v = project(encoding, draw(0, BATCH, SEQ, D_MODEL), p)
     for side, head, touched in (("q", 4, [4]), ("k", 1, [2, 3]), ("v", 1, [2, 3])):
         other = {"q": q, "k": k, "v": v} | {side: {"q": q, "k": k, "v": v}[side].copy()}
@@ -251,8 +284,8 @@ def test_inputs_are_not_changed(encoding, library):
     before = [np.asarray(a).copy() for a in inputs]
     layer(encoding, *inputs)
     assert all(np.array_equal(a, b) for a, b in zip(inputs, before, strict=True))
-    q = inputs[0][:, None, :, :HEAD_DIM]
-    encoding.rotate(q, q, q_positions=inputs[1], k_positions=inputs[1])
+    q, p = inputs[0][:, None, :, :HEAD_DIM], on_axes(encoding, inputs[1])
+    encoding.rotate(q, q, q_positions=p, k_positions=p)
     assert np.array_equal(inputs[0], before[0])
 
 
@@ -271,6 +304,7 @@ def test_dtype_is_kept_and_rounded_once_up_to_a_million(by_formula, dtype):
     x, q, k = (torch.from_numpy(a).to(dtype) for a in (
         draw(0, BATCH, SEQ, D_MODEL), draw(1, BATCH, HEADS, SEQ, HEAD_DIM), draw(2, BATCH, KV_HEADS, SEQ, HEAD_DIM)
     ))  # fmt: skip
+    p = on_axes(by_formula, p)
     at = {"q_positions": p, "k_positions": p}
 
     def places(x, q, k):
@@ -323,10 +357,8 @@ def test_compiles_to_one_graph_for_all_lengths(by_formula):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("of_parameters", [torch.float64, torch.float32])
-def test_parameters_and_inputs_may_differ_in_dtype(encoding, of_parameters, dtype):
-    if not encoding.spec.learned:
-        pytest.skip(f"{encoding.spec.name} has no parameters")
-    module, p = encoding.module.to(of_parameters), torch.arange(SEQ)
+def test_parameters_and_inputs_may_differ_in_dtype(learned, of_parameters, dtype):
+    module, p = learned.module.to(of_parameters), torch.arange(SEQ)
     out = layer(module, torch.from_numpy(draw(0, BATCH, SEQ, D_MODEL)).to(dtype), p)
     assert out.dtype == dtype and out.isfinite().all()
 

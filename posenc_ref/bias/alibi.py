@@ -94,6 +94,7 @@ class ALiBi(ToeplitzBias):
     spec: ClassVar[Spec] = Spec(
         "alibi", "logits", shift_invariant=True, any_length=True, learned=False,
         source="Press et al. 2022, section 3, arXiv:2108.12409",
+        cost="S²·H, or S·H as a row",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ class T5Bias(torch.nn.Module, ToeplitzBias):
     spec: ClassVar[Spec] = Spec(
         "t5", "logits", shift_invariant=True, any_length=True, learned=True,
         source="Raffel et al. 2020, section 2.1, arXiv:1910.10683",
+        parameters="num_buckets · num_heads", cost="S²·H, or S·H as a vector",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,7 @@ class KerpleBias(torch.nn.Module, ToeplitzBias):
     spec: ClassVar[Spec] = Spec(
         "kerple", "logits", shift_invariant=True, any_length=True, learned=True,
         source="Chi et al. 2022, section 4, arXiv:2205.09921",
+        parameters="2 · num_heads", cost="S²·H, or S·H as a vector",
     )  # fmt: skip
 
     def __init__(self, num_heads: int, *, variant: Variant) -> None:
@@ -124,6 +126,7 @@ class FireBias(torch.nn.Module, LogitBias):
     spec: ClassVar[Spec] = Spec(
         "fire", "logits", shift_invariant=False, any_length=True, learned=True,
         source="Li et al. 2024, section 3, arXiv:2310.04418",
+        parameters="width · (num_heads + 2) + num_heads + 2", cost="S²·H·width",
     )  # fmt: skip
 
     def __init__(self, num_heads: int, *, width: int = 32, c: float = 0.1, threshold: float = 512.0) -> None:

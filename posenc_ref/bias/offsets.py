@@ -104,7 +104,7 @@ class LogitBias(Encoding):
         """Return the bias, ``(batch | 1, num_heads, q_len, k_len)``, float32 or float64."""
         raise NotImplementedError
 
-    def bias(self, q: Array, k: Array, *, q_positions: Array, k_positions: Array) -> Array:
+    def bias(self, q: Array, k: Array, *, q_positions: Array, k_positions: Array, mask: Array | None = None) -> Array:
         """Return what is added to the scaled logits, in float64 for float64 queries."""
         if q.shape[1] != self.num_heads:
             raise ValueError(f"q must have num_heads = {self.num_heads}, got shape {tuple(q.shape)}")

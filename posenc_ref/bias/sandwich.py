@@ -71,6 +71,7 @@ class Sandwich(ToeplitzBias):
     spec: ClassVar[Spec] = Spec(
         "sandwich", "logits", shift_invariant=True, any_length=True, learned=False,
         source="Chi et al. 2023, appendix E, arXiv:2212.10356",
+        cost="S²·H, or S·H as a vector",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

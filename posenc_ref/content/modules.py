@@ -25,6 +25,7 @@ class Shaw(torch.nn.Module, Encoding):
     spec: ClassVar[Spec] = Spec(
         "shaw", "logits and values", shift_invariant=True, any_length=True, learned=True,
         source="Shaw et al. 2018, section 3, arXiv:1803.02155",
+        parameters="2 · num_heads · (2 · max_distance + 1) · head_dim", cost="S·H·d·rows + S²·H, twice",
     )  # fmt: skip
 
     def __init__(
@@ -42,7 +43,13 @@ class Shaw(torch.nn.Module, Encoding):
         _draw(self, self.init_std)
 
     def bias(
-        self, q: torch.Tensor, k: torch.Tensor, *, q_positions: torch.Tensor, k_positions: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        *,
+        q_positions: torch.Tensor,
+        k_positions: torch.Tensor,
+        mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the logits of the key vectors."""
         bias: torch.Tensor = shaw_bias(q, q_positions, k_positions, self.keys)
@@ -69,6 +76,7 @@ class TransformerXL(torch.nn.Module, Encoding):
     spec: ClassVar[Spec] = Spec(
         "transformer_xl", "logits", shift_invariant=True, any_length=True, learned=True,
         source="Dai et al. 2019, section 3.3, arXiv:1901.02860",
+        parameters="num_heads · head_dim · (d_model + 2)", cost="S²·H·d",
     )  # fmt: skip
 
     def __init__(
@@ -93,7 +101,13 @@ class TransformerXL(torch.nn.Module, Encoding):
         _draw(self, self.init_std)
 
     def bias(
-        self, q: torch.Tensor, k: torch.Tensor, *, q_positions: torch.Tensor, k_positions: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        *,
+        q_positions: torch.Tensor,
+        k_positions: torch.Tensor,
+        mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the terms b, c and d."""
         bias: torch.Tensor = transformer_xl_bias(
@@ -116,6 +130,7 @@ class DeBERTa(torch.nn.Module, Encoding):
     spec: ClassVar[Spec] = Spec(
         "deberta", "logits", shift_invariant=True, any_length=True, learned=True,
         source="He et al. 2021, section 3.1, arXiv:2006.03654",
+        parameters="d_model · (2 · span + 2 · d_model + 1)", cost="S·H·d·rows + S²·H, twice",
     )  # fmt: skip
 
     def __init__(
@@ -146,7 +161,13 @@ class DeBERTa(torch.nn.Module, Encoding):
         torch.nn.init.zeros_(self.query.bias)
 
     def bias(
-        self, q: torch.Tensor, k: torch.Tensor, *, q_positions: torch.Tensor, k_positions: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        *,
+        q_positions: torch.Tensor,
+        k_positions: torch.Tensor,
+        mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return c2p + p2c, scaled."""
         keys, queries = (
@@ -166,9 +187,8 @@ class DeBERTa(torch.nn.Module, Encoding):
 class CoPE(torch.nn.Module, Encoding):
     """Adds :func:`posenc_ref.content.cope_bias` with a learned vector for each counted position.
 
-    For **causal attention without padding and packing**: ``bias`` is not told the mask of :func:`attention`, and keys
-    that are masked for other reasons would be counted. Then use ``cope_bias(…, mask=…)``. The vectors start at 0,
-    as the authors' do, unless ``init_std`` says otherwise.
+    A key that the mask hides is not counted. The vectors start at 0, as the authors' do, unless ``init_std`` says
+    otherwise.
 
     >>> CoPE(64, num_positions=32, scaled=True).table.shape
     torch.Size([32, 64])
@@ -177,6 +197,7 @@ class CoPE(torch.nn.Module, Encoding):
     spec: ClassVar[Spec] = Spec(
         "cope", "logits", shift_invariant=True, any_length=True, learned=True,
         source="Golovneva et al. 2024, section 4, arXiv:2405.18719",
+        parameters="num_positions · head_dim", cost="S²·H·d",
     )  # fmt: skip
 
     def __init__(
@@ -199,10 +220,16 @@ class CoPE(torch.nn.Module, Encoding):
         _draw(self, self.init_std)
 
     def bias(
-        self, q: torch.Tensor, k: torch.Tensor, *, q_positions: torch.Tensor, k_positions: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        *,
+        q_positions: torch.Tensor,
+        k_positions: torch.Tensor,
+        mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the logits of the counted positions."""
-        bias: torch.Tensor = cope_bias(q, k, q_positions, k_positions, self.table, scaled=self.scaled)
+        bias: torch.Tensor = cope_bias(q, k, q_positions, k_positions, self.table, scaled=self.scaled, mask=mask)
         return bias
 
 

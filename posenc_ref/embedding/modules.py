@@ -55,6 +55,7 @@ class LearnedEmbedding(PositionTable):
     spec: ClassVar[Spec] = Spec(
         "learned", "embedding", shift_invariant=False, any_length=False, learned=True,
         source="Gehring et al. 2017, section 3.1, arXiv:1705.03122",
+        parameters="(num_positions + offset) · d_model", cost="S·d_model, once",
     )  # fmt: skip
 
     def __init__(self, num_positions: int, d_model: int, *, offset: int, init_std: float = 0.02) -> None:
@@ -79,6 +80,7 @@ class MultiplicativeEmbedding(PositionTable):
     spec: ClassVar[Spec] = Spec(
         "multiplicative", "embedding", shift_invariant=False, any_length=False, learned=True,
         source="Henaff et al. 2017, section 2.1, equation 1, arXiv:1612.03969",
+        parameters="(num_positions + offset) · d_model", cost="S·d_model, once",
     )  # fmt: skip
 
     def __init__(self, num_positions: int, d_model: int, *, init_std: float = 0.02) -> None:
@@ -108,6 +110,7 @@ class Floater(torch.nn.Module, Encoding):
     spec: ClassVar[Spec] = Spec(
         "floater", "embedding", shift_invariant=False, any_length=True, learned=True,
         source="Liu et al. 2020, section 3, arXiv:2003.09229",
+        parameters="2 · d_model · width + 2 · width + 3 · d_model", cost="S·d_model², once, one step after the other",
     )  # fmt: skip
 
     def __init__(

@@ -48,6 +48,7 @@ class MultiplicativeSinusoidal(Sinusoidal):
     spec: ClassVar[Spec] = Spec(
         "multiplicative_sinusoidal", "embedding", shift_invariant=False, any_length=True, learned=False,
         source="Sukhbaatar et al. 2015, section 4.1, arXiv:1503.08895, with the vectors of arXiv:1706.03762",
+        cost="S·d_model, once",
     )  # fmt: skip
 
     def embed(self, x: Array, *, positions: Array) -> Array:

@@ -117,6 +117,7 @@ class Sinusoidal(Encoding):
     spec: ClassVar[Spec] = Spec(
         "sinusoidal", "embedding", shift_invariant=False, any_length=True, learned=False,
         source="Vaswani et al. 2017, section 3.5, arXiv:1706.03762",
+        cost="S·d_model, once",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

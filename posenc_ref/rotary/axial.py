@@ -14,9 +14,8 @@ from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import Array, check_base, check_choice, check_positions, check_size
-from posenc_ref.rotary.heads import rotate_heads
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
-from posenc_ref.rotary.rope import inv_freq
+from posenc_ref.rotary.rope import inv_freq, rotate_heads
 
 
 def cos_sin_axes(positions: Array, inv_freq: Array, axis_of_pair: Array) -> tuple[Array, Array]:
@@ -83,17 +82,24 @@ class _AxesRoPE(Encoding):
         """Frequency and axis of each pair."""
         raise NotImplementedError
 
+    @property
+    def position_axes(self) -> tuple[int, ...]:
+        """One axis, of as many numbers as there are axes to turn by."""
+        return (self._tables[2],)
+
     def rotate(self, q: Array, k: Array, *, q_positions: Array, k_positions: Array) -> tuple[Array, Array]:
         """Return q and k, ``(batch, heads, seq, head_dim)``, turned by positions ``([batch,] seq, axes)``."""
         return self._turn("q", q, q_positions), self._turn("k", k, k_positions)
 
     def _turn(self, name: str, x: Array, positions: Array) -> Array:
-        theta, axis_of_pair, num_axes = self._tables
+        theta, axis_of_pair, _ = self._tables
 
         def tables(p: Array) -> tuple[Array, Array]:
             return cos_sin_axes(p, theta, axis_of_pair)
 
-        return rotate_heads(name, x, positions, tables, head_dim=self.head_dim, layout=self.layout, axes=(num_axes,))
+        return rotate_heads(
+            name, x, positions, tables, head_dim=self.head_dim, layout=self.layout, axes=self.position_axes
+        )
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,7 @@ class AxialRoPE(_AxesRoPE):
     spec: ClassVar[Spec] = Spec(
         "axial_rope", "queries and keys", shift_invariant=True, any_length=True, learned=False,
         source="Wang et al. 2024, section 2.1, arXiv:2409.12191",
+        cost="S·H·d",
     )  # fmt: skip
 
     def _pairs(self) -> tuple[Array, Array]:
@@ -158,6 +165,7 @@ class MultimodalRoPE(_AxesRoPE):
     spec: ClassVar[Spec] = Spec(
         "multimodal_rope", "queries and keys", shift_invariant=True, any_length=True, learned=False,
         source="Wang et al. 2024, section 2.1, arXiv:2409.12191",
+        cost="S·H·d",
     )  # fmt: skip
 
     def _pairs(self) -> tuple[Array, Array]:

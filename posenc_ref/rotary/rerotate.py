@@ -3,9 +3,8 @@
 from array_api_compat import array_namespace
 
 from posenc_ref.checks import Array, check_floating, check_positions
-from posenc_ref.rotary.heads import rotate_heads
 from posenc_ref.rotary.layouts import Layout
-from posenc_ref.rotary.rope import cos_sin
+from posenc_ref.rotary.rope import cos_sin, rotate_heads
 
 
 def rerotate(k: Array, *, old_positions: Array, new_positions: Array, inv_freq: Array, layout: Layout) -> Array:

@@ -1,5 +1,6 @@
 """Rotary position embedding (Su et al. 2021, RoFormer, arXiv:2104.09864)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -102,6 +103,35 @@ def rotate(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
     return xp.concat([turned, x[..., 2 * pairs :]], axis=-1)
 
 
+def rotate_heads(
+    name: str,
+    x: Array,
+    positions: Array,
+    tables: Callable[[Array], tuple[Array, Array]],
+    *,
+    head_dim: int,
+    layout: Layout,
+    axes: tuple[int, ...] = (),
+) -> Array:
+    """Turn ``x``, ``(batch, heads, seq, head_dim)``, by the cosines and sines ``tables(positions)``.
+
+    What RoPE shares with its relatives, which make their tables in other ways. Positions are ``(seq, *axes)`` or
+    ``(batch, seq, *axes)``; the tables are float64, ``(seq, pairs)`` or ``(batch, seq, pairs)``, and are cast last: to
+    float64 for such an ``x``, else to float32. Returns the shape and dtype of ``x``. Errors name ``x`` as ``name``.
+
+    >>> rotate_heads("k", np.ones((1, 1, 2)), np.arange(1), np.cos, head_dim=2, layout="half")
+    Traceback (most recent call last):
+    ValueError: k must be (batch, heads, seq, head_dim = 2), got shape (1, 1, 2)
+    """
+    check_floating(name, x)
+    if len(x.shape) != 4 or x.shape[3] != head_dim:
+        raise ValueError(f"{name} must be (batch, heads, seq, head_dim = {head_dim}), got shape {tuple(x.shape)}")
+    xp = array_namespace(x, check_lengths(f"{name}_positions", positions, x.shape[0], x.shape[2], axes))
+    dtype = xp.float64 if x.dtype == xp.float64 else xp.float32
+    cos, sin = (xp.astype(table, dtype)[..., None, :, :] for table in tables(positions))
+    return rotate(x, cos, sin, layout=layout)
+
+
 @dataclass(frozen=True)
 class RoPE(Encoding):
     """Rotates queries and keys, so that their logits depend on content and on n − m only.
@@ -124,6 +154,7 @@ class RoPE(Encoding):
     spec: ClassVar[Spec] = Spec(
         "rope", "queries and keys", shift_invariant=True, any_length=True, learned=False,
         source="Su et al. 2021, equations 15 and 34, arXiv:2104.09864",
+        cost="S·H·d",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -134,14 +165,12 @@ class RoPE(Encoding):
 
     def rotate(self, q: Array, k: Array, *, q_positions: Array, k_positions: Array) -> tuple[Array, Array]:
         """Return q and k, ``(batch, heads, seq, head_dim)``, turned by their own positions."""
-        return self._turn(q, q_positions, "q"), self._turn(k, k_positions, "k")
+        return self._turn("q", q, q_positions), self._turn("k", k, k_positions)
 
-    def _turn(self, x: Array, positions: Array, name: str) -> Array:
-        check_floating(name, x)
-        if len(x.shape) != 4 or x.shape[3] != self.head_dim:
-            expected = f"(batch, heads, seq, head_dim = {self.head_dim})"
-            raise ValueError(f"{name} must be {expected}, got shape {tuple(x.shape)}")
-        xp = array_namespace(x, check_lengths(f"{name}_positions", positions, x.shape[0], x.shape[2]))
+    def _turn(self, name: str, x: Array, positions: Array) -> Array:
         theta = inv_freq(self.rotary_dim or self.head_dim, base=self.base)
-        cos, sin = cos_sin(positions, theta, dtype=xp.float64 if x.dtype == xp.float64 else xp.float32)
-        return rotate(x, cos[..., None, :, :], sin[..., None, :, :], layout=self.layout)
+
+        def tables(p: Array) -> tuple[Array, Array]:
+            return cos_sin(p, theta)
+
+        return rotate_heads(name, x, positions, tables, head_dim=self.head_dim, layout=self.layout)

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import Array, check_choice, check_size
-from posenc_ref.rotary.heads import rotate_heads
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
-from posenc_ref.rotary.rope import cos_sin
+from posenc_ref.rotary.rope import cos_sin, rotate_heads
 from posenc_ref.rotary.scaling import (
     Frequencies,
     Ramp,
@@ -170,6 +169,7 @@ class ScaledRoPE(Encoding):
     spec: ClassVar[Spec] = Spec(
         "scaled_rope", "queries and keys", shift_invariant=True, any_length=True, learned=False,
         source="Peng et al. 2023, arXiv:2309.00071",
+        cacheable="while the frequencies stay the same", cost="S·H·d",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

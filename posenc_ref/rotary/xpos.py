@@ -9,9 +9,8 @@ from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import Array, check_choice, check_size
-from posenc_ref.rotary.heads import rotate_heads
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
-from posenc_ref.rotary.rope import cos_sin, inv_freq
+from posenc_ref.rotary.rope import cos_sin, inv_freq, rotate_heads
 from posenc_ref.rotary.scaling import check_number
 
 
@@ -59,6 +58,7 @@ class XPos(Encoding):
     spec: ClassVar[Spec] = Spec(
         "xpos", "queries and keys", shift_invariant=True, any_length=True, learned=False,
         source="Sun et al. 2022, equations 9 and 10, arXiv:2212.10554",
+        cacheable="with one reference position", cost="S·H·d",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

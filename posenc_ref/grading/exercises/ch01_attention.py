@@ -593,7 +593,7 @@ class _Biased(Encoding):
     def __init__(self, bias: Any) -> None:
         self.matrix = bias
 
-    def bias(self, q: Any, k: Any, *, q_positions: Any, k_positions: Any) -> Any:
+    def bias(self, q: Any, k: Any, *, q_positions: Any, k_positions: Any, mask: Any = None) -> Any:
         return self.matrix[None, None]
 
 
