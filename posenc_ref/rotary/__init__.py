@@ -1,6 +1,7 @@
 """Encodings that rotate queries and keys, in every layer, and never the values."""
 
 from posenc_ref.rotary.axial import AxialRoPE, MultimodalRoPE
+from posenc_ref.rotary.in_place import rotate_
 from posenc_ref.rotary.layouts import convert_projection, permutation
 from posenc_ref.rotary.rerotate import rerotate
 from posenc_ref.rotary.rope import RoPE, cos_sin, inv_freq, rotate
@@ -39,4 +40,5 @@ __all__ = [
     "permutation",
     "rerotate",
     "rotate",
+    "rotate_",
 ]
