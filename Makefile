@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export PYTHONWARNINGS ?= ignore::DeprecationWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-fast lab grade notebooks lock clean needs-torch needs-debian
+.PHONY: help book test test-fast lab grade notebooks bench lock clean needs-torch needs-debian
 
 help:           ## show this list
 	@sed -n 's/^\([a-z-]*\): .*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,6 +36,9 @@ grade: $(READY)  ## grade the exercises and write exercises/report.html
 notebooks: $(READY) needs-torch  ## run all chapters and exercise sources in place, make the learners' copies
 	$(PY) -m posenc_ref.bookkit.notebooks execute notebooks/*.ipynb exercises/source/*.ipynb
 	$(PY) -m posenc_ref.grading release exercises/source/*.ipynb
+
+bench: $(READY) needs-torch  ## time the package against others, on one thread, and write benchmarks/results.json (minutes)
+	$(PY) benchmarks/bench.py
 
 lock: $(READY)  ## pin all dependencies anew in requirements.txt
 	CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile --quiet --upgrade --all-extras --strip-extras \

@@ -15,6 +15,7 @@ import torch
 import torch._dynamo.testing
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
+from torchdiffeq import odeint
 from transformers import BertConfig, RobertaConfig
 from transformers.models.bert.modeling_bert import BertEmbeddings
 from transformers.models.opt.modeling_opt import OPTLearnedPositionalEmbedding
@@ -201,6 +202,28 @@ def test_floater_of_the_authors_field_equals_scipys_adaptive_solver():
     got = floater(P, START, partial(mlp_field, **WEIGHTS), delta=DELTA, substeps=40)
     within(got, exact[P], (DELTA / 40) ** 2)  # relu has corners, and the step over one is off by a share of h²
     assert np.abs(exact).max() > 1
+
+
+@pytest.mark.parametrize(
+    ("method", "theirs", "error"),
+    # torchdiffeq's "rk4" is the 3/8 rule: another method of order 4, so that it agrees to h⁴ only
+    [("euler", "euler", 1e-12), ("midpoint", "midpoint", 1e-12), ("rk4", "rk4", 1e-6), ("rk4", "dopri5", 1e-6)],
+)
+def test_floater_and_its_gradients_equal_torchdiffeqs(method, theirs, error):
+    """Vectors and gradients of the start and of all weights; a smooth field, as a corner of relu has no order."""
+    module = Floater(D_MODEL, width=WIDTH, delta=DELTA, substeps=16, method=method, init_std=1.0).double()
+    module.hidden.weight.data *= 0.2
+    module.hidden.bias.data += 5  # all units stay on
+    loss, times = torch.from_numpy(rng.standard_normal((9, D_MODEL))), DELTA * torch.arange(9).double()
+    options = {} if theirs == "dopri5" else {"options": {"step_size": DELTA / 16}}
+    there = odeint(module.field, module.start, times, method=theirs, rtol=1e-11, atol=1e-11, **options)
+    here = module(torch.arange(9))
+    within(here.detach(), there.detach().numpy(), error * float(there.detach().abs().max()))
+    assert method != "rk4" or module.hidden(torch.cat([here, times[:, None]], dim=-1)).min() > 0.1
+    gradients = [torch.autograd.grad((x * loss).sum(), list(module.parameters())) for x in (here, there)]
+    for ours, right in zip(*gradients, strict=True):
+        within(ours, right.numpy(), 100 * error * float(right.abs().max()))
+        assert right.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "concatenated"])

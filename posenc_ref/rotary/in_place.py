@@ -12,8 +12,8 @@ def rotate_(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
     """:func:`posenc_ref.rotary.rotate` in place: ``x`` itself is turned, and returned.
 
     Turning is so little work that the memory decides: the plain form reads and writes arrays of the size of ``x``
-    several times, and most of its time goes into fetching new ones from the system. This one needs nothing larger
-    than one head.
+    several times, and most of its time goes into fetching new ones from the system. This one needs half of ``x``
+    beside it in PyTorch, where many small steps would wait for each other, and one head in NumPy.
 
     Parameters
     ----------
@@ -41,17 +41,19 @@ def rotate_(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
         raise ValueError(f"sin must have the shape of cos, {tuple(cos.shape)}, got {tuple(sin.shape)}")
     check_broadcast("cos", cos, (x.shape[0], 1, x.shape[2], pairs))
     turned = x[..., : 2 * pairs]
-    wide = None
-    if x.dtype != cos.dtype or (layout == "interleaved" and not _views_as_complex(x)):
-        wide = xp.empty((x.shape[0], 1, x.shape[2], 2 * pairs), dtype=cos.dtype, device=device(x))
+    direct = x.dtype == cos.dtype and (layout == "half" or _views_as_complex(x))
+    if direct and is_torch_array(x):
+        _turn(xp, turned, cos, sin, layout)
+        return x
+    spare = xp.empty((x.shape[0], 1, x.shape[2], 2 * pairs), dtype=cos.dtype, device=device(x))
     for h in range(x.shape[1]):  # one after the other, so that what is written is still in the cache when it is read
         head = turned[:, h : h + 1]
-        if wide is None:
+        if direct:
             _turn(xp, head, cos, sin, layout)
         else:
-            wide[...] = head
-            _turn(xp, wide, cos, sin, layout)
-            head[...] = wide
+            spare[...] = head
+            _turn(xp, spare, cos, sin, layout)
+            head[...] = spare
     return x
 
 
@@ -61,7 +63,10 @@ def _turn(xp: Any, x: Array, cos: Array, sin: Array, layout: Layout) -> None:
         x1, x2 = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
         old = x1 * sin
         x1 *= cos
-        x1 -= x2 * sin
+        if is_torch_array(x):
+            x1.addcmul_(x2, sin, value=-1)
+        else:
+            x1 -= x2 * sin
         x2 *= cos
         x2 += old
     elif is_torch_array(x):

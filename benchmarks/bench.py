@@ -1,0 +1,265 @@
+"""Times the package against what people use and against the memory's own speed; ``make bench`` prints the tables.
+
+All forms of one work are timed in turn, ROUNDS times, in one process, and compared by their medians, so that a busy
+machine slows all of them alike. A ratio of 1 is the first line of its table. Extra memory is the peak above what
+was resident before, of one call. Results go to ``benchmarks/results.json``.
+"""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from posenc_ref.bias import ALiBi
+from posenc_ref.bias.modules import KerpleBias, T5Bias
+from posenc_ref.content import (
+    deberta_bias,
+    deberta_bias_by_pair,
+    shaw_bias,
+    shaw_bias_by_pair,
+    shaw_values,
+    shaw_values_by_pair,
+    transformer_xl_bias,
+    transformer_xl_bias_by_pair,
+    transformer_xl_bias_shifted,
+)
+from posenc_ref.fast import sdpa
+from posenc_ref.rotary import RoPE, cos_sin, inv_freq, rotate, rotate_
+
+ROUNDS = 20
+RESULTS = Path(__file__).with_name("results.json")
+Forms = dict[str, Callable[[], Any]]
+
+
+def extra_memory(call: Callable[[], Any]) -> float:
+    """MiB at the peak of one call, above what was resident before (Linux; NaN elsewhere)."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # forget earlier peaks
+        before = _resident("VmRSS")
+        call()
+        return (_resident("VmHWM") - before) / 1024
+    except (OSError, AttributeError):
+        return float("nan")
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def compare(title: str, forms: Forms, *, memory: bool = False) -> dict[str, Any]:
+    """Time the forms in turn; return and print the median of each as a ratio to the first."""
+    for call in forms.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in forms}
+    for done in range(ROUNDS):
+        for name, call in forms.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+        print(f"\r{title}: {done + 1}/{ROUNDS}", end="", file=sys.stderr, flush=True)
+    print("\r" + " " * 100 + "\r", end="", file=sys.stderr)
+    first, *_ = medians = {name: statistics.median(t) for name, t in times.items()}
+    print(f"\n{title}   ({1000 * medians[first]:.3g} ms = 1)")
+    rows = {}
+    for name, median in medians.items():
+        rows[name] = {"ratio": round(median / medians[first], 3)}
+        if memory:
+            rows[name]["extra_mib"] = round(extra_memory(forms[name]), 1)
+        print(f"  {name:44} {rows[name]['ratio']:8.2f}" + (f" {rows[name]['extra_mib']:9.1f} MiB" if memory else ""))
+    return {"title": title, "first_ms": round(1000 * medians[first], 3), "forms": rows}
+
+
+def rotation(dtype: torch.dtype, length: int) -> dict[str, Any]:
+    """Queries and keys of one layer, H = 32, D = 128; the tables are made before."""
+    q, k = (torch.randn(1, 32, length, 128).to(dtype) for _ in range(2))
+    cos, sin = cos_sin(torch.arange(length), inv_freq(128), dtype=torch.float32)
+
+    def plain(layout: Any) -> Any:
+        return rotate(q, cos, sin, layout=layout), rotate(k, cos, sin, layout=layout)
+
+    there = torch.empty_like(q), torch.empty_like(k)
+    forms: Forms = {
+        "clone q and k": lambda: (q.clone(), k.clone()),
+        "copy q and k to arrays made before": lambda: [a.copy_(b) for a, b in zip(there, (q, k), strict=True)],
+    }
+    for layout in ("half", "interleaved"):
+        forms[f"ours, in place, {layout}"] = lambda f=layout: [rotate_(x, cos, sin, layout=f) for x in (q, k)]
+        forms[f"ours, plain, {layout}"] = partial(plain, layout)
+        forms[f"ours, compiled, {layout}"] = partial(torch.compile(plain, dynamic=False), layout)
+    forms |= peers(q, k, cos, sin, length)
+    return compare(f"rotate q and k, {str(dtype)[6:]}, S = {length}", forms)
+
+
+def peers(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, length: int) -> Forms:
+    """The rotation of other packages, with their own tables made before where they allow it."""
+    from rotary_embedding_torch import RotaryEmbedding
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama
+    from x_transformers.x_transformers import RotaryEmbedding as XRotary
+    from x_transformers.x_transformers import apply_rotary_pos_emb as x_rotate
+
+    twice = [torch.cat([table, table], -1)[None].to(q.dtype) for table in (cos, sin)]
+    lucid = RotaryEmbedding(128, cache_max_seq_len=length)
+    freqs, _ = XRotary(128)(torch.arange(length))
+    forms: Forms = {
+        "transformers (llama)": lambda: llama(q, k, *twice),
+        "rotary-embedding-torch": lambda: [lucid.rotate_queries_or_keys(x) for x in (q, k)],
+        "x-transformers": lambda: [x_rotate(x, freqs) for x in (q, k)],
+    }
+    spec = importlib.util.find_spec("torchtune")  # optional: its package asks for torchao, the one file does not
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / "modules" / "position_embeddings.py"
+        one_file = importlib.util.spec_from_file_location("torchtune_rope", path)
+        assert one_file is not None and one_file.loader is not None
+        module = importlib.util.module_from_spec(one_file)
+        one_file.loader.exec_module(module)
+        tune = module.RotaryPositionalEmbeddings(128, max_seq_len=length)
+        rows = [x.transpose(1, 2).contiguous() for x in (q, k)]  # it takes (batch, seq, heads, head_dim)
+        forms["torchtune"] = lambda: [tune(x) for x in rows]
+    return forms
+
+
+def decoding() -> dict[str, Any]:
+    """One new token of q and k, tables and all."""
+    from rotary_embedding_torch import RotaryEmbedding
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    q, k = torch.randn(1, 32, 1, 128), torch.randn(1, 32, 1, 128)
+    rope, omega = RoPE(128, layout="half"), torch.from_numpy(inv_freq(128))
+    tables = LlamaRotaryEmbedding(LlamaConfig(hidden_size=4096, num_attention_heads=32, head_dim=128))
+    lucid = RotaryEmbedding(128, cache_if_possible=False)
+
+    def ours(p: torch.Tensor) -> Any:
+        cos, sin = cos_sin(p, omega, dtype=torch.float32)
+        return [rotate_(x, cos, sin, layout="half") for x in (q, k)]
+
+    def llama(p: torch.Tensor) -> Any:
+        return apply_rotary_pos_emb(q, k, *tables(q, p[None]))
+
+    far, near = torch.tensor([100_000]), torch.tensor([10])
+    forms: Forms = {
+        "transformers, at 100,000": partial(llama, far),
+        "transformers, at 10": partial(llama, near),
+        "ours, at 100,000": partial(ours, far),
+        "ours, at 10": partial(ours, near),
+        "ours, RoPE.rotate, at 100,000": lambda: rope.rotate(q, k, q_positions=far, k_positions=far),
+        "rotary-embedding-torch, at 100,000": lambda: [lucid.rotate_queries_or_keys(x, offset=100_000) for x in (q, k)],
+    }
+    return compare("decode one token", {name: partial(_many, call) for name, call in forms.items()})
+
+
+def _many(call: Callable[[], Any]) -> None:
+    for _ in range(50):  # a call takes less than the clock can tell
+        call()
+
+
+def biases(length: int) -> dict[str, Any]:
+    """Causal attention with a bias, forward, H = 8, D = 128."""
+    q, k, v = (torch.randn(1, 8, length, 128) for _ in range(3))
+    p = torch.arange(length)
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    alibi = ALiBi(8, causal=True)
+    t5, kerple = T5Bias(8, bidirectional=False), KerpleBias(8, variant="log")
+
+    def built(bias: Any) -> Any:
+        mask = bias(p, p).masked_fill(future, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    prebuilt = alibi(p, p).masked_fill(future, -torch.inf)
+    forms: Forms = {
+        "causal SDPA, no bias": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "ALiBi, ours": lambda: sdpa(q, k, v, encoding=alibi, causal=True),
+        "ALiBi, full bias made before": lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=prebuilt),
+        "ALiBi, full bias made each time": partial(built, alibi),
+        "T5, ours": lambda: sdpa(q, k, v, encoding=t5, causal=True),
+        "T5, full bias made each time": partial(built, t5),
+        "KERPLE, ours": lambda: sdpa(q, k, v, encoding=kerple, causal=True),
+        "KERPLE, full bias made each time": partial(built, kerple),
+    }
+    with torch.no_grad():
+        return compare(f"causal attention with a bias, S = {length}", forms, memory=True)
+
+
+def contents(length: int) -> list[dict[str, Any]]:
+    """Relative logits that depend on content, against the papers' form with a vector for every pair."""
+    heads, head_dim = 8, 64
+    q, k = torch.randn(1, heads, length, head_dim), torch.randn(1, heads, length, head_dim)
+    p = torch.arange(length)
+    shaw = torch.randn(65, head_dim)
+    weights = torch.randn(1, heads, length, length).softmax(-1)
+    xl: dict[str, Any] = {
+        "u": torch.randn(heads, head_dim), "v": torch.randn(heads, head_dim),
+        "w_r": torch.randn(heads, head_dim, heads * head_dim) / 22,
+    }  # fmt: skip
+    deberta: dict[str, Any] = {
+        "keys": torch.randn(heads, 128, head_dim), "queries": torch.randn(heads, 128, head_dim),
+        "p2c_index": "released",
+    }  # fmt: skip
+    works: dict[str, Forms] = {
+        "Shaw, keys": {
+            "a vector for every pair": lambda: shaw_bias_by_pair(q, p, p, shaw),
+            "ours": lambda: shaw_bias(q, p, p, shaw),
+        },
+        "Shaw, values": {
+            "a vector for every pair": lambda: shaw_values_by_pair(weights, p, p, shaw),
+            "ours": lambda: shaw_values(weights, p, p, shaw),
+        },
+        "Transformer-XL": {
+            "a vector for every pair": lambda: transformer_xl_bias_by_pair(q, k, p, p, **xl),
+            "ours": lambda: transformer_xl_bias(q, k, p, p, **xl),
+            "ours, shifted": lambda: transformer_xl_bias_shifted(q, k, causal=True, **xl),
+        },
+        "DeBERTa": {
+            "a vector for every pair": lambda: deberta_bias_by_pair(q, k, p, p, **deberta),
+            "ours": lambda: deberta_bias(q, k, p, p, **deberta),
+        },
+    }
+    return [compare(f"{name}, logits, S = {length}", forms, memory=True) for name, forms in works.items()]
+
+
+def in_numpy(length: int) -> dict[str, Any]:
+    """NumPy's rotation against copying, H = 32, D = 128."""
+    x = np.random.default_rng(0).standard_normal((1, 32, length, 128), dtype=np.float32)
+    cos, sin = (table.astype(np.float32) for table in cos_sin(np.arange(length), inv_freq(128)))
+    forms: Forms = {"copy": x.copy}
+    for layout in ("half", "interleaved"):
+        forms[f"in place, {layout}"] = lambda f=layout: rotate_(x, cos, sin, layout=f)
+        forms[f"plain, {layout}"] = lambda f=layout: rotate(x, cos, sin, layout=f)
+    return compare(f"rotate in NumPy, float32, S = {length}", forms)
+
+
+def main() -> None:
+    """Run all comparisons and write their results."""
+    torch.manual_seed(0)
+    tables = [rotation(dtype, s) for dtype in (torch.float32, torch.bfloat16) for s in (2048, 8192)]
+    tables += [decoding(), biases(2048), biases(4096), *contents(256), in_numpy(2048)]
+    packages = ("numpy", "torch", "transformers", "rotary-embedding-torch", "x-transformers")
+    result = {
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "rounds": ROUNDS,
+        "tables": tables,
+    }
+    temporary = RESULTS.with_suffix(".tmp")
+    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    temporary.replace(RESULTS)
+    print(f"\nwritten to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()
