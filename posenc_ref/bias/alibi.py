@@ -28,7 +28,7 @@ def slopes(num_heads: int) -> Array:
 
 
 def alibi_bias(q_positions: Array, k_positions: Array, *, num_heads: int, causal: bool, dtype: Any = None) -> Array:
-    """Linear bias by distance: s_h·(key − query) if ``causal``, else −s_h·|key − query|.
+    """Linear bias by distance: ``s_h·(key − query)`` if ``causal``, else ``−s_h·|key − query|``.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def alibi_row_bias(k_positions: Array, *, num_heads: int, dtype: Any = None) -> 
     """Causal ALiBi in one row for all queries: s_h·(key − last key), ``(batch | 1, num_heads, 1, k_len)``.
 
     It differs from s_h·(key − query) by a constant in each row, which softmax cancels. So it is **valid only
-    under a causal mask, and in no symmetric form**: −s_h·|key − query| has no such constant. Counting from the
+    under a causal mask, and in no symmetric form**: ``−s_h·|key − query|`` has no such constant. Counting from the
     last key instead of from 0 keeps float32 exact to rounding at far positions.
 
     >>> alibi_row_bias(np.arange(3), num_heads=8)[0, 0]

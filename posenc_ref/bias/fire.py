@@ -38,7 +38,7 @@ def fire_bias(
     Returns
     -------
     ``(batch | 1, num_heads, q_len, k_len)``, to be added after the logit scale. Keys after the query get the
-    distance |i − j|, as in the authors' code; the paper is about causal attention.
+    distance ``|i − j|``, as in the authors' code; the paper is about causal attention.
 
     Source: Li et al. 2024, section 3, and the code in the appendix (which adds 1e-6 to the divisor; L > 0 makes
     that needless).

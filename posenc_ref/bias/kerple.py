@@ -15,7 +15,7 @@ VARIANTS: tuple[str, ...] = ("log", "power")
 def kerple_bias(
     q_positions: Array, k_positions: Array, *, r1: Array, r2: Array, variant: Variant, dtype: Any = None
 ) -> Array:
-    """Bias that falls with the distance: −r₁·log(1 + r₂·|key − query|) or −r₁·|key − query|^r₂.
+    """Bias that falls with the distance: ``−r₁·log(1 + r₂·|key − query|)`` or ``−r₁·|key − query|^r₂``.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from posenc_ref.attention import Spec
 from posenc_ref.bias.fire import mlp, normalized_distance
@@ -50,10 +51,10 @@ class T5Bias(torch.nn.Module, ToeplitzBias):
         """Draw the table anew."""
         torch.nn.init.normal_(self.table, std=self.init_std)
 
-    def forward(self, q_positions: torch.Tensor, k_positions: torch.Tensor, *, dtype: Any = None) -> torch.Tensor:
+    def forward(self, q_positions: Tensor, k_positions: Tensor, *, dtype: Any = None) -> Tensor:
         """Return the bias, ``(batch | 1, num_heads, q_len, k_len)``."""
         offset = offsets(q_positions, k_positions)
-        bias: torch.Tensor = look_up(offset, self.table, self.starts, bidirectional=self.bidirectional, dtype=dtype)
+        bias: Tensor = look_up(offset, self.table, self.starts, bidirectional=self.bidirectional, dtype=dtype)
         return bias
 
     def logit_scale(self, head_dim: int) -> float:
@@ -96,19 +97,19 @@ class KerpleBias(torch.nn.Module, ToeplitzBias):
             self.raw_r2.copy_(unit[1].log() if self.variant == "log" else unit[1].logit())
 
     @property
-    def r1(self) -> torch.Tensor:
+    def r1(self) -> Tensor:
         """Weights of the heads, ``(num_heads,)``."""
         return self.raw_r1.exp()
 
     @property
-    def r2(self) -> torch.Tensor:
+    def r2(self) -> Tensor:
         """Rates (``"log"``) or exponents (``"power"``) of the heads, ``(num_heads,)``."""
         return self.raw_r2.exp() if self.variant == "log" else 2 * self.raw_r2.sigmoid()
 
-    def forward(self, q_positions: torch.Tensor, k_positions: torch.Tensor, *, dtype: Any = None) -> torch.Tensor:
+    def forward(self, q_positions: Tensor, k_positions: Tensor, *, dtype: Any = None) -> Tensor:
         """Return the bias, ``(1 or batch, num_heads, q_len, k_len)``."""
         offset = offsets(q_positions, k_positions)
-        bias: torch.Tensor = kernel(offset, self.r1, self.r2, variant=self.variant, dtype=dtype)
+        bias: Tensor = kernel(offset, self.r1, self.r2, variant=self.variant, dtype=dtype)
         return bias
 
 
@@ -146,10 +147,10 @@ class FireBias(torch.nn.Module, LogitBias):
         self.hidden.reset_parameters()
         self.out.reset_parameters()
 
-    def forward(self, q_positions: torch.Tensor, k_positions: torch.Tensor, *, dtype: Any = None) -> torch.Tensor:
+    def forward(self, q_positions: Tensor, k_positions: Tensor, *, dtype: Any = None) -> Tensor:
         """Return the bias, ``(batch | 1, num_heads, q_len, k_len)``."""
         weights = (self.hidden.weight, self.hidden.bias, self.out.weight, self.out.bias)
         dtype = bias_dtype(torch, dtype, *weights)
         c, threshold = self.log_c.to(dtype).exp(), self.log_threshold.to(dtype).exp()
-        bias: torch.Tensor = mlp(normalized_distance(q_positions, k_positions, c, threshold, dtype=dtype), *weights)
+        bias: Tensor = mlp(normalized_distance(q_positions, k_positions, c, threshold, dtype=dtype), *weights)
         return bias

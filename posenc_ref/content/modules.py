@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import check_base, check_choice, check_flag, check_size
@@ -43,23 +44,15 @@ class Shaw(torch.nn.Module, Encoding):
         _draw(self, self.init_std)
 
     def bias(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        *,
-        q_positions: torch.Tensor,
-        k_positions: torch.Tensor,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, q: Tensor, k: Tensor, *, q_positions: Tensor, k_positions: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the logits of the key vectors."""
-        bias: torch.Tensor = shaw_bias(q, q_positions, k_positions, self.keys)
+        bias: Tensor = shaw_bias(q, q_positions, k_positions, self.keys)
         return bias
 
-    def values(
-        self, weights: torch.Tensor, v: torch.Tensor, *, q_positions: torch.Tensor, k_positions: torch.Tensor
-    ) -> torch.Tensor:
+    def values(self, weights: Tensor, v: Tensor, *, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Return Σ_j α_ij (v_j + a^V_ij)."""
-        relative: torch.Tensor = shaw_values(weights, q_positions, k_positions, self.value_vectors)
+        relative: Tensor = shaw_values(weights, q_positions, k_positions, self.value_vectors)
         return weights @ v + relative
 
 
@@ -101,16 +94,10 @@ class TransformerXL(torch.nn.Module, Encoding):
         _draw(self, self.init_std)
 
     def bias(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        *,
-        q_positions: torch.Tensor,
-        k_positions: torch.Tensor,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, q: Tensor, k: Tensor, *, q_positions: Tensor, k_positions: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the terms b, c and d."""
-        bias: torch.Tensor = transformer_xl_bias(
+        bias: Tensor = transformer_xl_bias(
             q, k, q_positions, k_positions, u=self.u, v=self.v, w_r=self.w_r, base=self.base
         )
         return bias
@@ -161,20 +148,14 @@ class DeBERTa(torch.nn.Module, Encoding):
         torch.nn.init.zeros_(self.query.bias)
 
     def bias(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        *,
-        q_positions: torch.Tensor,
-        k_positions: torch.Tensor,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, q: Tensor, k: Tensor, *, q_positions: Tensor, k_positions: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         """Return c2p + p2c, scaled."""
         keys, queries = (
             projection(self.relative).unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
             for projection in (self.key, self.query)
         )
-        bias: torch.Tensor = disentangled(
+        bias: Tensor = disentangled(
             q, k, q_positions, k_positions, keys, queries, p2c_index=self.p2c_index, ends=self.ends
         )
         return bias
@@ -201,13 +182,7 @@ class CoPE(torch.nn.Module, Encoding):
     )  # fmt: skip
 
     def __init__(
-        self,
-        head_dim: int,
-        *,
-        num_positions: int,
-        scaled: bool,
-        num_heads: int | None = None,
-        init_std: float = 0.0,
+        self, head_dim: int, *, num_positions: int, scaled: bool, num_heads: int | None = None, init_std: float = 0.0
     ) -> None:
         super().__init__()
         heads = () if num_heads is None else (check_size("num_heads", num_heads),)
@@ -220,16 +195,10 @@ class CoPE(torch.nn.Module, Encoding):
         _draw(self, self.init_std)
 
     def bias(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        *,
-        q_positions: torch.Tensor,
-        k_positions: torch.Tensor,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, q: Tensor, k: Tensor, *, q_positions: Tensor, k_positions: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the logits of the counted positions."""
-        bias: torch.Tensor = cope_bias(q, k, q_positions, k_positions, self.table, scaled=self.scaled, mask=mask)
+        bias: Tensor = cope_bias(q, k, q_positions, k_positions, self.table, scaled=self.scaled, mask=mask)
         return bias
 
 

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import check_choice, check_size
@@ -28,7 +29,7 @@ class PositionTable(torch.nn.Module, Encoding):
         """Draw the table anew."""
         torch.nn.init.normal_(self.table, self.mean, self.init_std)
 
-    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+    def forward(self, positions: Tensor) -> Tensor:
         """Return the rows ``(…, d_model)`` of integer positions ``(…)``; IndexError for one without a row.
 
         Compiled code cannot look at the positions first: there the error is PyTorch's own, an assertion on a GPU.
@@ -37,7 +38,7 @@ class PositionTable(torch.nn.Module, Encoding):
             check_integers(positions)
         else:
             check_rows(positions, self.table.shape[0], self.offset)
-        rows: torch.Tensor = look_up(positions, self.table, self.offset)
+        rows: Tensor = look_up(positions, self.table, self.offset)
         return rows
 
 
@@ -61,14 +62,14 @@ class LearnedEmbedding(PositionTable):
     def __init__(self, num_positions: int, d_model: int, *, offset: int, init_std: float = 0.02) -> None:
         super().__init__(num_positions, d_model, offset=offset, mean=0.0, init_std=init_std)
 
-    def embed(self, x: torch.Tensor, *, positions: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: Tensor, *, positions: Tensor) -> Tensor:
         """Return ``x + table[positions + offset]``, of the dtype of ``x``; the sum is rounded once."""
-        embedded: torch.Tensor = add(x, self(positions), positions=positions)
+        embedded: Tensor = add(x, self(positions), positions=positions)
         return embedded
 
 
 class MultiplicativeEmbedding(PositionTable):
-    """Multiplies the embeddings by the rows of a learned table; see :mod:`posenc_ref.embedding.multiplicative`.
+    """Multiplies the embeddings by the rows of a learned table; see :func:`posenc_ref.embedding.multiply`.
 
     The table starts around ones, which would be no encoding: its entries are normal with ``init_std``.
 
@@ -86,9 +87,9 @@ class MultiplicativeEmbedding(PositionTable):
     def __init__(self, num_positions: int, d_model: int, *, init_std: float = 0.02) -> None:
         super().__init__(num_positions, d_model, offset=0, mean=1.0, init_std=init_std)
 
-    def embed(self, x: torch.Tensor, *, positions: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: Tensor, *, positions: Tensor) -> Tensor:
         """Return ``x ⊙ table[positions]``, of the dtype of ``x``; the product is rounded once."""
-        embedded: torch.Tensor = multiply(x, self(positions), positions=positions)
+        embedded: Tensor = multiply(x, self(positions), positions=positions)
         return embedded
 
 
@@ -140,7 +141,7 @@ class Floater(torch.nn.Module, Encoding):
             torch.nn.init.xavier_normal_(layer.weight)
             torch.nn.init.zeros_(layer.bias)
 
-    def field(self, t: float, p: torch.Tensor) -> torch.Tensor:
+    def field(self, t: float, p: Tensor) -> Tensor:
         """Return the velocity of ``p`` at time ``t``."""
         weights = {
             "hidden_weight": self.hidden.weight,
@@ -148,18 +149,18 @@ class Floater(torch.nn.Module, Encoding):
             "out_weight": self.out.weight,
             "out_bias": self.out.bias,
         }
-        velocity: torch.Tensor = mlp_field(t, p, **weights)
+        velocity: Tensor = mlp_field(t, p, **weights)
         return velocity
 
     @torch.compiler.disable(reason="as many steps as the positions ask for")  # type: ignore[no-untyped-call, untyped-decorator]
-    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+    def forward(self, positions: Tensor) -> Tensor:
         """Return the position vectors ``(…, d_model)``, float32 or float64."""
-        vectors: torch.Tensor = floater(
+        vectors: Tensor = floater(
             positions, self.start, self.field, delta=self.delta, substeps=self.substeps, method=self.method
         )
         return vectors
 
-    def embed(self, x: torch.Tensor, *, positions: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: Tensor, *, positions: Tensor) -> Tensor:
         """Return ``x + p(positions)``, of the dtype of ``x``; the sum is rounded once."""
-        embedded: torch.Tensor = add(x, self(positions), positions=positions)
+        embedded: Tensor = add(x, self(positions), positions=positions)
         return embedded
