@@ -1,6 +1,6 @@
 """Attention by PyTorch's fused kernel, without an array of shape (q_len, k_len). Importing this needs torch.
 
-:func:`posenc_ref.attention` stays the specification; this is the same, faster.
+:func:`posenc_ref.attention.attention` stays the specification; this is the same, faster.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from posenc_ref.positions import causal as causal_mask
 
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, encoding: Encoding = NOPE, causal: bool) -> torch.Tensor:
-    """:func:`posenc_ref.attention` for one unbroken run of tokens, the queries being its last, by a fused kernel.
+    """:func:`attention` for one unbroken run of tokens, the queries being its last, by a fused kernel.
 
     A bias that depends on the offset alone is kept as its q_len + k_len − 1 values. With the queries in reversed
     order, row i of the full bias begins at value i, so that ``vector.unfold(1, k_len, 1)`` *is* the bias, as a view:

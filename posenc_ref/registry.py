@@ -46,7 +46,7 @@ def spec(name: str) -> Spec:
     >>> spec("rope").shift_invariant
     True
     """
-    return _load(name).spec
+    return load(name).spec
 
 
 def create(name: str, **arguments: Any) -> Encoding:
@@ -55,10 +55,15 @@ def create(name: str, **arguments: Any) -> Encoding:
     >>> create("rope", head_dim=8, layout="half").rotary_dim is None
     True
     """
-    return _load(name)(**arguments)
+    return load(name)(**arguments)
 
 
-def _load(name: str) -> type[Encoding]:
+def load(name: str) -> type[Encoding]:
+    """Class of an encoding.
+
+    >>> load("alibi").__name__
+    'ALiBi'
+    """
     module, class_name = _ENCODINGS[check_choice("name", name, names())].split(":")
     encoding: type[Encoding] = getattr(import_module(module), class_name)
     return encoding

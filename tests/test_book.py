@@ -3,15 +3,19 @@
 Each check is a function from a page to its complaints; at the end of this file each is fed a broken page.
 """
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from urllib.parse import unquote, urldefrag
 
 import pytest
 from bs4 import BeautifulSoup
 from built_book import ROOT, built_book, toc_pages
 
-from posenc_ref.bookkit import build
+from posenc_ref import registry
+from posenc_ref.bookkit import api, build
 
 PAGES = toc_pages()
 SIZE_LIMIT = 30_000_000  # bytes, with MathJax
@@ -184,6 +188,81 @@ def test_verdicts_stand_in_blocks_of_their_own(book, pages, name):
     verdicts = [b for b in blocks if "\n  verdict: " in b]
     assert verdicts
     assert all(re.fullmatch(r"(Claim .+\n  verdict: .+\n  because: .+\n)+", b) for b in verdicts)
+
+
+# the reference package
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "signature"),
+    [
+        (
+            "rotary",
+            "posenc_ref.rotary.rotate",
+            "(x: Array, cos: Array, sin: Array, *, layout: 'interleaved' | 'half',)",
+        ),
+        ("rotary", "posenc_ref.rotary.RoPE", "(head_dim: int, layout: 'interleaved' | 'half', base: float = 10000.0, "),
+        ("bias", "posenc_ref.bias.modules.KerpleBias", "(num_heads: int, *, variant: 'log' | 'power')"),
+        ("rotary", "posenc_ref.rotary.ScaledRoPE.at", "(length: int) → ScaledRoPE"),
+        ("registry", "posenc_ref.registry.create", "(name: str, **arguments: Any) → Encoding"),
+    ],
+)
+def test_signatures_have_the_types_of_the_source(pages, book, page, name, signature):
+    (line,) = [e for e in pages[book.html / f"book/api/{page}.html"].select("dt.sig") if e.get("id") == name]
+    text = re.sub(r"\s+", " ", line.get_text())
+    assert signature.replace(" ", "") in text.replace(" ", "")
+
+
+def test_every_encoding_has_a_place_in_the_api(pages, book):
+    ids = {e["id"] for path, page in pages.items() if path.parent.name == "api" for e in page.select("dt.sig[id]")}
+    classes = {id_.rpartition(".")[2] for id_ in ids}
+    assert {registry.load(name).__name__ for name in registry.names()} <= classes
+
+
+def test_sections_sources_and_examples_of_a_docstring_are_set(pages, book):
+    page = pages[book.html / "book/api/attention.html"]
+    body = page.find(id="posenc_ref.attention.attention").find_next_sibling("dd")
+    fields = [e.get_text() for e in body.select("dl.field-list > dt")]
+    assert fields == ["Parameters:", "Returns:", "Raises:"]
+    assert [e.get_text() for e in body.select("dd:first-of-type > ul > li strong")][:3] == ["q", "k, v", "encoding"]
+    assert body.select_one("a[href='https://arxiv.org/abs/1706.03762']")
+    assert ">>> attention(q, k, k)" in body.select_one(".highlight pre").get_text()
+
+
+def test_the_api_is_written_without_pytorch(tmp_path):
+    """In a process that has no torch, the Markdown of each page is the same, with the learned modules."""
+    (tmp_path / "torch.py").write_text("raise ImportError('there is no torch here')")
+    rooms = ("embedding.modules", "bias.modules", "content.modules", "fast")
+    code = f"from posenc_ref.bookkit.api import api_of; print(api_of(*{[f'posenc_ref.{room}' for room in rooms]}))"
+    paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | paths)
+    assert run.returncode == 0, run.stderr
+    assert ".. autofunction:: posenc_ref.fast.sdpa" in run.stdout
+    for name in ("embedding.modules.Floater", "bias.modules.T5Bias", "content.modules.CoPE"):
+        assert f".. autoclass:: posenc_ref.{name}\n" in run.stdout
+
+
+def test_the_table_of_encodings_is_that_of_the_registry():
+    page, toc = api.TABLE.read_text("utf-8"), api.TOC.read_text("utf-8")
+    assert page == api.encodings_page(page, toc), "refresh it: python -m posenc_ref.bookkit.api"
+
+
+def test_the_table_of_encodings_has_its_rows_and_links(pages, book):
+    rows = [
+        [cell.get_text() for cell in row.select("td")]
+        for row in pages[book.html / "book/encodings.html"].select("tbody tr")
+    ]
+    assert [row[0] for row in rows] == list(registry.names())
+    by_name = {name: rest for name, *rest in rows}
+    assert by_name["rope"] == ["8", "queries and keys", "yes", "yes", "0", "yes", "S·H·d"]
+    assert by_name["learned"][1:4] == ["embedding", "no", "no"]
+    links = pages[book.html / "book/encodings.html"].select("tbody td:first-child a")
+    assert len(links) == len(rows)
+
+
+def test_a_chapter_appears_in_the_table_when_the_book_has_it():
+    assert "notebooks/" not in api.encodings_table("")
+    assert "| [10](../notebooks/10_alibi.ipynb) | logits |" in api.encodings_table("- file: notebooks/10_alibi\n")
 
 
 # the build, when something is wrong
