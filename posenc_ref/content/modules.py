@@ -69,7 +69,7 @@ class TransformerXL(torch.nn.Module, Encoding):
     spec: ClassVar[Spec] = Spec(
         "transformer_xl", "logits", shift_invariant=True, any_length=True, learned=True,
         source="Dai et al. 2019, section 3.3, arXiv:1901.02860",
-        parameters="num_heads · head_dim · (d_model + 2)", cost="S²·H·d",
+        parameters="num_heads · head_dim · (d_model + 2)", cost="S²·H·d_model, or S²·H·d by the shift",
     )  # fmt: skip
 
     def __init__(
