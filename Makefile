@@ -40,6 +40,9 @@ notebooks: $(READY) needs-torch  ## run all chapters and exercise sources in pla
 bench: $(READY) needs-torch  ## time the package against others, on one thread, and write benchmarks/results.json (minutes)
 	$(PY) benchmarks/bench.py
 
+experiments: $(READY) needs-torch  ## train the small models whose results are missing (SUITE=chapters; full: about an hour)
+	$(PY) -m posenc_ref.cli lab run --suite $(or $(SUITE),chapters)
+
 lock: $(READY)  ## pin all dependencies anew in requirements.txt
 	CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile --quiet --upgrade --all-extras --strip-extras \
 	    --allow-unsafe --no-emit-options --annotation-style line --output-file requirements.new pyproject.toml

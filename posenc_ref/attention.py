@@ -128,6 +128,8 @@ def attention(
     array([[[[0., 3.]]]])
     """
     _check_shapes(q, k, v)
+    if not isinstance(encoding, Encoding):
+        raise TypeError(f"encoding must be an Encoding, got {encoding!r}")
     xp = array_namespace(q, k, v)
     if encoding.spec.name != "nope":
         for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):

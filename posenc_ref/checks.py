@@ -22,6 +22,8 @@ def check_size(name: str, value: int, *, minimum: int = 1, even: bool = False) -
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    if value > sys.maxsize:
+        raise ValueError(f"{name} must be at most {sys.maxsize}, got {value}")
     if even and value % 2:
         raise ValueError(f"{name} must be even, got {value}")
     return int(value)
@@ -36,9 +38,27 @@ def check_base(base: float) -> float:
     """
     if isinstance(base, bool) or not isinstance(base, int | float | np.integer | np.floating):
         raise TypeError(f"base must be a number, got {base!r}")
+    if isinstance(base, np.floating):
+        base = float(base)  # NumPy would warn that the largest float64 overflows float32
     if not 1 < base <= sys.float_info.max:
         raise ValueError(f"base must be a finite number above 1, got {base}")
     return float(base)
+
+
+def check_number(name: str, value: float, low: float, *, above: bool = False) -> float:
+    """Return ``value`` if it is a finite number of at least ``low`` (or above it); raise otherwise.
+
+    >>> check_number("factor", 0.5, 1)
+    Traceback (most recent call last):
+    ValueError: factor must be a finite number of at least 1, got 0.5
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if isinstance(value, np.floating):
+        value = float(value)
+    if not (value > low if above else value >= low) or value > sys.float_info.max:
+        raise ValueError(f"{name} must be a finite number {'above' if above else 'of at least'} {low}, got {value}")
+    return float(value)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
@@ -135,6 +155,12 @@ def dtype_name(name: str, x: Array) -> str:
     Traceback (most recent call last):
     TypeError: mask must be an array, got [True, False]
     """
-    if not is_array_api_obj(x):
+    if not is_array_api_obj(x) or isinstance(x, np.generic):
         raise TypeError(f"{name} must be an array, got {reprlib.repr(x)}")
     return str(x.dtype).removeprefix("torch.")
+
+
+def compiling(xp: Any) -> bool:
+    """Is torch.compile tracing? Then values, and dtypes of NumPy arrays, cannot be looked at."""
+    compiler = getattr(xp, "compiler", None)
+    return compiler is not None and bool(compiler.is_compiling())

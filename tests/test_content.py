@@ -717,7 +717,7 @@ DE = partial(deberta_bias, X3, X3, P3, P3)
         (lambda: shaw_bias(X3, P3, P3, np.zeros((3, 5, 4))), ValueError, r"\(2, rows, 4\), got shape \(3, 5, 4\)"),
         (lambda: shaw_bias(X3[0], P3, P3, T5), ValueError, r"q must be .*got shape \(2, 3, 4\)"),
         (lambda: shaw_bias(X3, np.arange(2), P3, T5), ValueError, r"q_positions must have shape \(3,\).*got \(2,\)"),
-        (lambda: shaw_bias(X3, P3 * 1.0, P3, T5), TypeError, "integers to look up a table, got offsets of float64"),
+        (lambda: shaw_bias(X3, P3 * 1.0, P3, T5), TypeError, "integers to look up a table, got float64"),
         (lambda: shaw_bias(X3.astype(int), P3, P3, T5), TypeError, "q must be floating point, got int64"),
         (lambda: shaw_bias(X3, P3, P3, T5.astype(int)), TypeError, "keys must be floating point, got int64"),
         (lambda: shaw_bias(X3, P3.astype(np.float16), P3, T5), TypeError, "float16: half precision"),

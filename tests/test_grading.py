@@ -74,6 +74,8 @@ class Mine(np.ndarray):
     (np.array([[1.0, 2.0]]), np.ones((1, 2)), "value", r"1 of 2 numbers differ, the first at \[0, 1\]"),
     (np.array([True, True]), np.array([True, False]), "value", r"at \[1\]"),
     (np.array([1.0, np.inf]), np.array([np.inf, 1.0]), "not finite", "inf"),
+    (np.array([0.0, 1.0]), np.array([-np.inf, 1.0]), "value", r"1 of 2 numbers differ, the first at \[0\]"),
+    (np.array([-np.inf]), np.array([np.inf]), "value", "1 of 1 numbers differ"),
     (1.0, 2.0, "value", "the number differs"),
     (True, 1.0, "type", "asked for is a number"),
     (float("nan"), 1.0, "not finite", "nan"),

@@ -67,7 +67,10 @@ def alibi_row_bias(k_positions: Array, *, num_heads: int, dtype: Any = None) -> 
     >>> alibi_row_bias(np.arange(3), num_heads=8)[0, 0]
     array([[-1. , -0.5,  0. ]], dtype=float32)
     """
-    xp = array_namespace(check_positions(k_positions, "k_positions"))
+    shape = tuple(check_positions(k_positions, "k_positions").shape)
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise ValueError(f"k_positions must be (len,) or (batch, len), none 0, got shape {shape}")
+    xp = array_namespace(k_positions)
     last = xp.max(k_positions, axis=-1, keepdims=True)
     return alibi_bias(last, k_positions, num_heads=num_heads, causal=True, dtype=dtype)
 

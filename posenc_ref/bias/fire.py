@@ -5,7 +5,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from posenc_ref.bias.offsets import bias_dtype, check_positive, offsets
-from posenc_ref.checks import Array, check_floating
+from posenc_ref.checks import Array, check_floating, check_positions
 
 
 def fire_bias(
@@ -60,9 +60,12 @@ def fire_bias(
     ):
         if tuple(check_floating(name, weight).shape) != shape:
             raise ValueError(f"{name} must have shape {shape}, got {tuple(weight.shape)}")
-    check_positive("c", c)
-    check_positive("threshold", threshold)
-    dtype = bias_dtype(array_namespace(out_weight), dtype, hidden_weight, hidden_bias, out_weight, out_bias)
+    for name, value in (("c", c), ("threshold", threshold)):
+        if getattr(check_positive(name, value), "shape", ()) != ():
+            raise ValueError(f"{name} must be a number or have shape (), got shape {tuple(value.shape)}")
+    positions = check_positions(q_positions, "q_positions"), check_positions(k_positions, "k_positions")
+    xp = array_namespace(*positions, hidden_weight, hidden_bias, out_weight, out_bias)
+    dtype = bias_dtype(xp, dtype, hidden_weight, hidden_bias, out_weight, out_bias)
     distance = normalized_distance(q_positions, k_positions, c, threshold, dtype=dtype)
     return mlp(distance, hidden_weight, hidden_bias, out_weight, out_bias)
 

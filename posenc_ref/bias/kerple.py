@@ -6,7 +6,7 @@ from typing import Any, Literal
 from array_api_compat import array_namespace
 
 from posenc_ref.bias.offsets import bias_dtype, check_positive, offsets
-from posenc_ref.checks import Array, check_choice
+from posenc_ref.checks import Array, check_choice, check_floating
 
 Variant = Literal["log", "power"]
 VARIANTS: tuple[str, ...] = ("log", "power")
@@ -39,8 +39,8 @@ def kerple_bias(
     """
     offset = offsets(q_positions, k_positions)
     check_choice("variant", variant, VARIANTS)
-    check_positive("r1", r1)
-    check_positive("r2", r2, most=2.0 if variant == "power" else math.inf)
+    check_positive("r1", check_floating("r1", r1))
+    check_positive("r2", check_floating("r2", r2), most=2.0 if variant == "power" else math.inf)
     if len(r1.shape) != 1 or r1.shape != r2.shape:
         raise ValueError(f"r1 and r2 must both be (num_heads,), got shapes {tuple(r1.shape)} and {tuple(r2.shape)}")
     return kernel(offset, r1, r2, variant=variant, dtype=dtype)

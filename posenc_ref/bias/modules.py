@@ -9,9 +9,9 @@ from torch import Tensor
 from posenc_ref.attention import Spec
 from posenc_ref.bias.fire import mlp, normalized_distance
 from posenc_ref.bias.kerple import VARIANTS, Variant, kernel
-from posenc_ref.bias.offsets import LogitBias, ToeplitzBias, bias_dtype, check_positive, offsets
+from posenc_ref.bias.offsets import LogitBias, ToeplitzBias, bias_dtype, offsets
 from posenc_ref.bias.t5 import bucket_starts, check_buckets, look_up
-from posenc_ref.checks import check_choice, check_size
+from posenc_ref.checks import check_choice, check_number, check_size
 
 
 class T5Bias(torch.nn.Module, ToeplitzBias):
@@ -43,7 +43,7 @@ class T5Bias(torch.nn.Module, ToeplitzBias):
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         self.starts = bucket_starts(check_buckets(num_buckets, bidirectional), max_distance)
-        self.bidirectional, self.init_std = bidirectional, init_std
+        self.bidirectional, self.init_std = bidirectional, check_number("init_std", init_std, 0)
         self.table = torch.nn.Parameter(torch.empty(num_buckets, num_heads))
         self.reset_parameters()
 
@@ -133,7 +133,7 @@ class FireBias(torch.nn.Module, LogitBias):
     def __init__(self, num_heads: int, *, width: int = 32, c: float = 0.1, threshold: float = 512.0) -> None:
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
-        self.initial = (float(check_positive("c", c)), float(check_positive("threshold", threshold)))
+        self.initial = (check_number("c", c, 0, above=True), check_number("threshold", threshold, 0, above=True))
         self.hidden = torch.nn.Linear(1, check_size("width", width))
         self.out = torch.nn.Linear(width, num_heads)
         self.log_c = torch.nn.Parameter(torch.empty(()))

@@ -1,13 +1,14 @@
 """What the biases share: offsets between positions, and the two base classes of their encodings."""
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Encoding
-from posenc_ref.checks import Array, check_floating, check_positions, check_size
+from posenc_ref.checks import Array, check_floating, check_positions, check_size, dtype_name
 
 
 def offsets(q_positions: Array, k_positions: Array) -> Array:
@@ -54,6 +55,7 @@ def bias_vector(bias: Callable[..., Array], q_len: int, k_len: int, *, like: Arr
     array([[-0.5,  0. ,  0.5],
            [-1. , -0.5,  0. ]], dtype=float32)
     """
+    dtype_name("like", like)  # raises if it is no array
     xp = array_namespace(like)
     check_size("q_len", q_len)
     check_size("k_len", k_len)
@@ -85,7 +87,7 @@ def check_positive(name: str, value: Array, *, most: float = math.inf) -> Array:
     ValueError: c must be positive and finite, got -0.1
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        good = 0 < value <= most and value != math.inf
+        good = 0 < value <= min(most, sys.float_info.max)
     else:
         xp = array_namespace(check_floating(name, value))
         good = bool(xp.all((value > 0) & (value <= most) & xp.isfinite(value)))

@@ -6,7 +6,7 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from posenc_ref.bias.offsets import bias_dtype, offsets
-from posenc_ref.checks import Array, check_flag, check_floating, check_size
+from posenc_ref.checks import Array, check_flag, check_floating, check_size, dtype_name
 
 
 def bucket_starts(num_buckets: int, max_distance: int) -> list[int]:
@@ -95,9 +95,10 @@ def look_up(offset: Array, table: Array, starts: list[int], *, bidirectional: bo
 
 
 def _bucket(offset: Array, starts: list[int], bidirectional: bool) -> Array:
+    dtype = dtype_name("offset", offset)
     xp = array_namespace(offset)
-    if not xp.isdtype(offset.dtype, "integral"):
-        raise TypeError(f"positions must be integers for T5's buckets, got offsets of {offset.dtype}")
+    if not xp.isdtype(offset.dtype, "signed integer"):
+        raise TypeError(f"offsets and positions must be signed integers for T5's buckets, got offsets of {dtype}")
     offset = xp.astype(offset, xp.int64)  # the smallest int8 has no absolute value
     past = xp.abs(offset) if bidirectional else xp.where(offset < 0, -offset, 0)
     first = xp.asarray(starts, dtype=xp.int64, device=device(offset))

@@ -7,11 +7,12 @@ between those of the two whole numbers around it::
 """
 
 import math
+from typing import Any
 
 from array_api_compat import array_namespace
 
-from posenc_ref.checks import Array, check_broadcast, check_flag, check_positions, dtype_name
-from posenc_ref.content.lookup import check_pair, check_table, pick
+from posenc_ref.checks import Array, check_broadcast, check_flag, check_lengths, dtype_name
+from posenc_ref.content.lookup import check_by_head, check_pair, check_table, pick
 from posenc_ref.positions import causal
 
 
@@ -85,7 +86,7 @@ def cope_counts(gates: Array, k_positions: Array) -> Array:
     >>> cope_counts(np.array([[[[1.0, 0.5, 0.25]]]]), np.array([0, 2, 1]))
     array([[[[1.75, 0.5 , 0.75]]]])
     """
-    xp = array_namespace(gates, check_positions(k_positions, "k_positions"))
+    xp, gates = _check_gates(gates, k_positions)
     order = xp.argsort(k_positions, axis=-1)
     back = xp.argsort(order, axis=-1)
     order, back = (i[:, None, None, :] if len(i.shape) == 2 else i[None, None, None, :] for i in (order, back))
@@ -96,7 +97,13 @@ def cope_counts(gates: Array, k_positions: Array) -> Array:
 
 def cope_counts_by_pair(gates: Array, k_positions: Array) -> Array:
     """:func:`cope_counts` as equation 4 is written, one comparison for every pair of keys: the specification."""
-    xp = array_namespace(gates, check_positions(k_positions, "k_positions"))
+    xp, gates = _check_gates(gates, k_positions)
     counted = k_positions[..., :, None] >= k_positions[..., None, :]
     counted = xp.astype(counted, gates.dtype)
     return gates @ (counted[:, None] if len(counted.shape) == 3 else counted)
+
+
+def _check_gates(gates: Array, k_positions: Array) -> tuple[Any, Array]:
+    gates = check_by_head("gates", gates, "batch, heads, q_len, k_len")
+    check_lengths("k_positions", k_positions, gates.shape[0], gates.shape[3])
+    return array_namespace(gates, k_positions), gates

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from array_api_compat import array_namespace, device
 
 from posenc_ref.bias.offsets import offsets
-from posenc_ref.checks import Array, check_choice, check_size
+from posenc_ref.checks import Array, check_choice, check_floating, check_size
 from posenc_ref.content.lookup import check_pair, check_table, check_whole, pick, rows_by_pair
 
 P2CIndex = Literal["paper", "released"]
@@ -71,6 +71,7 @@ def deberta_index(q_positions: Array, k_positions: Array, *, span: int, max_posi
            [3, 2, 1],
            [3, 3, 2]])
     """
+    check_size("span", span)
     relative = -check_whole(offsets(q_positions, k_positions))
     return _row(relative, span, None if max_position is None else log_bucket_ends(span, max_position))
 
@@ -206,6 +207,9 @@ def _bucket(relative: Array, ends: list[int]) -> Array:
 
 def _span(keys: Array | None, queries: Array | None) -> int:
     """Return half the number of rows, which both tables share."""
+    for name, table in (("keys", keys), ("queries", queries)):
+        if table is not None:
+            check_floating(name, table)
     rows = sorted({int(table.shape[-2]) for table in (keys, queries) if table is not None and len(table.shape) > 1})
     if len(rows) != 1 or rows[0] % 2:
         raise ValueError(f"keys and queries, of which one may be None, need the same even number of rows, got {rows}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, is_torch_array
 
-from posenc_ref.checks import Array, check_floating, check_lengths
+from posenc_ref.checks import Array, check_floating, check_lengths, dtype_name
 
 
 def relative_shift(x: Array) -> Array:
@@ -25,6 +25,9 @@ def relative_shift(x: Array) -> Array:
            [ 7,  8,  9, 10,  0],
            [11, 12, 13, 14, 15]])
     """
+    dtype_name("x", x)  # raises if it is no array
+    if len(x.shape) < 2 or 0 in x.shape[-2:]:
+        raise ValueError(f"x must be (…, q_len, columns), neither 0, got shape {tuple(x.shape)}")
     xp = array_namespace(x)
     *lead, q_len, columns = x.shape
     padded = xp.concat([xp.zeros_like(x[..., :1]), x], axis=-1)
@@ -91,8 +94,9 @@ def check_table(name: str, table: Array, like: Array, head_dim: int | None = Non
 
 def check_whole(offset: Array) -> Array:
     """Return offsets that are integers, as an index into a table must be; raise otherwise."""
-    if not array_namespace(offset).isdtype(offset.dtype, "integral"):
-        raise TypeError(f"positions must be integers to look up a table, got offsets of {offset.dtype}")
+    dtype = dtype_name("offset", offset)
+    if not array_namespace(offset).isdtype(offset.dtype, "signed integer"):
+        raise TypeError(f"offsets and positions must be signed integers to look up a table, got {dtype}")
     return offset
 
 
@@ -103,5 +107,5 @@ def check_pair(q: Array, k: Array, q_positions: Array, k_positions: Array) -> tu
         raise ValueError(f"q and k must share batch, heads and head_dim, got {tuple(q.shape)} and {tuple(k.shape)}")
     for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
         check_lengths(name, positions, x.shape[0], x.shape[2])
-    xp = array_namespace(q, k)
+    xp = array_namespace(q, k, q_positions, k_positions)
     return xp, q, xp.astype(k, q.dtype)

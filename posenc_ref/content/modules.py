@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.checks import check_base, check_choice, check_flag, check_size
+from posenc_ref.checks import check_base, check_choice, check_flag, check_number, check_size
 from posenc_ref.content.cope import cope_bias
 from posenc_ref.content.deberta import P2C_INDICES, P2CIndex, deberta_scale, disentangled, log_bucket_ends
 from posenc_ref.content.shaw import shaw_bias, shaw_values
@@ -36,7 +36,7 @@ class Shaw(torch.nn.Module, Encoding):
         rows = 2 * check_size("max_distance", max_distance, minimum=0) + 1
         heads = () if num_heads is None else (check_size("num_heads", num_heads),)
         self.keys, self.value_vectors = (_vectors(*heads, rows, check_size("head_dim", head_dim)) for _ in range(2))
-        self.init_std = init_std
+        self.init_std = check_number("init_std", init_std, 0)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -86,7 +86,7 @@ class TransformerXL(torch.nn.Module, Encoding):
         d_model = num_heads * head_dim if d_model is None else d_model
         self.u, self.v = _vectors(*shape), _vectors(*shape)
         self.w_r = _vectors(*shape, check_size("d_model", d_model, even=True))
-        self.base, self.init_std = check_base(base), init_std
+        self.base, self.init_std = check_base(base), check_number("init_std", init_std, 0)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -139,7 +139,7 @@ class DeBERTa(torch.nn.Module, Encoding):
         self.relative = _vectors(2 * check_size("span", span), d_model)
         self.key = torch.nn.Linear(d_model, d_model, bias=False)
         self.query = torch.nn.Linear(d_model, d_model)
-        self.init_std = init_std
+        self.init_std = check_number("init_std", init_std, 0)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -187,7 +187,7 @@ class CoPE(torch.nn.Module, Encoding):
         super().__init__()
         heads = () if num_heads is None else (check_size("num_heads", num_heads),)
         self.table = _vectors(*heads, check_size("num_positions", num_positions), check_size("head_dim", head_dim))
-        self.scaled, self.init_std = check_flag("scaled", scaled), init_std
+        self.scaled, self.init_std = check_flag("scaled", scaled), check_number("init_std", init_std, 0)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

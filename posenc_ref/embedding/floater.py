@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_array_api_obj
 
-from posenc_ref.checks import Array, check_choice, check_floating, check_size
+from posenc_ref.checks import Array, check_choice, check_floating, check_number, check_size
 from posenc_ref.embedding.learned import check_integers, look_up
 from posenc_ref.embedding.sinusoidal import Layout, frequencies
 
@@ -95,7 +95,9 @@ def trajectory(
         points.append(p)
     whole = xp.stack(points)
     if not bool(xp.all(xp.isfinite(whole))):
-        raise ValueError(f"the trajectory must stay finite, got {whole}: take a smaller delta or a tamer field")
+        raise ValueError(
+            f"the trajectory must stay finite, got {whole} for delta = {delta}: take a smaller one or a tamer field"
+        )
     return whole
 
 
@@ -133,12 +135,19 @@ def mlp_field(
     >>> mlp_field(2.0, np.array([3.0]), hidden_weight=one, hidden_bias=zero, out_weight=one, out_bias=zero)
     array([7.])
     """
-    width, d_model = hidden_weight.shape[0], p.shape[-1]
     weights = (hidden_weight, hidden_bias, out_weight, out_bias)
+    for name, x in zip(("p", "hidden_weight", "hidden_bias", "out_weight", "out_bias"), (p, *weights), strict=True):
+        if len(check_floating(name, x).shape) == 0:
+            raise ValueError(f"{name} must have at least one axis, got {x}")
+    if is_array_api_obj(t):
+        check_floating("t", t)
+    else:
+        check_number("t", t, -math.inf)
+    width, d_model = hidden_weight.shape[0], p.shape[-1]
     shapes = ((width, d_model + 1), (width,), (d_model, width + 1), (d_model,))
     got = tuple(tuple(w.shape) for w in weights)
     if got != shapes:
-        raise ValueError(f"the weights must have shapes {shapes}, got {got}")
+        raise ValueError(f"the weights must have shapes {shapes} for p of shape {tuple(p.shape)}, got {got}")
     xp = array_namespace(p, *weights)
     w1, b1, w2, b2 = (xp.astype(w, p.dtype) for w in weights)
     hidden = p @ w1[:, :-1].T + t * w1[:, -1] + b1
@@ -173,10 +182,6 @@ def check_delta(delta: float) -> float:
 
     >>> check_delta(0.0)
     Traceback (most recent call last):
-    ValueError: delta must be a positive, finite number, got 0.0
+    ValueError: delta must be a finite number above 0, got 0.0
     """
-    if isinstance(delta, bool) or not isinstance(delta, int | float):
-        raise TypeError(f"delta must be a number, got {delta!r}")
-    if not 0 < delta < math.inf:
-        raise ValueError(f"delta must be a positive, finite number, got {delta}")
-    return delta
+    return check_number("delta", delta, 0, above=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.checks import check_choice, check_size
+from posenc_ref.checks import check_choice, check_number, check_size
 from posenc_ref.embedding.floater import STEPS, Method, check_delta, floater, mlp_field
 from posenc_ref.embedding.learned import add, check_integers, check_rows, look_up
 from posenc_ref.embedding.multiplicative import multiply
@@ -20,7 +20,8 @@ class PositionTable(torch.nn.Module, Encoding):
 
     def __init__(self, num_positions: int, d_model: int, *, offset: int, mean: float, init_std: float) -> None:
         super().__init__()
-        self.offset, self.mean, self.init_std = check_size("offset", offset, minimum=0), mean, init_std
+        self.offset, self.mean = check_size("offset", offset, minimum=0), mean
+        self.init_std = check_number("init_std", init_std, 0)
         rows = check_size("num_positions", num_positions) + offset
         self.table = torch.nn.Parameter(torch.empty(rows, check_size("d_model", d_model)))
         self.reset_parameters()
@@ -46,7 +47,7 @@ class LearnedEmbedding(PositionTable):
     """Adds row ``position + offset`` of a learned table to the embeddings; see :func:`posenc_ref.embedding.learned`.
 
     ``offset`` is 0 for BERT and GPT-2, padding_idx + 1 for RoBERTa, 2 for OPT: their table for 512 positions has 512
-    or 514 rows. It starts with standard deviation 0.02, as in BERT, GPT-2 and OPT.
+    or 514 rows. It starts with standard deviation 0.02, as in BERT.
 
     >>> roberta = LearnedEmbedding(512, 8, offset=2)
     >>> roberta.table.shape, roberta.embed(torch.zeros(1, 4, 8), positions=torch.arange(508, 512)).shape
@@ -125,8 +126,10 @@ class Floater(torch.nn.Module, Encoding):
         init_std: float = 0.02,
     ) -> None:
         super().__init__()
-        width = check_size("d_model", d_model) if width is None else check_size("width", width)
-        self.delta, self.substeps, self.init_std = check_delta(delta), check_size("substeps", substeps), init_std
+        d_model = check_size("d_model", d_model)
+        width = d_model if width is None else check_size("width", width)
+        self.delta, self.substeps = check_delta(delta), check_size("substeps", substeps)
+        self.init_std = check_number("init_std", init_std, 0)
         self.method: Method = method
         check_choice("method", method, tuple(STEPS))
         self.hidden = torch.nn.Linear(d_model + 1, width)

@@ -395,7 +395,7 @@ def _compare_arrays(yours: Any, right: Any, tolerance: Mapping[str, float]) -> F
         differs = yours != right
     else:
         with np.errstate(invalid="ignore", over="ignore"):
-            differs = ~(np.abs(yours - right) <= bound * np.maximum(1.0, np.abs(right)))
+            differs = ~(np.abs(yours - right) <= bound * np.maximum(1.0, np.abs(right))) | np.isinf(right)
         if differs.any():
             bad = ~np.isfinite(yours) & np.isfinite(right)
             if bad.any():

@@ -13,9 +13,9 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.checks import Array, check_base, check_choice, check_positions, check_size
+from posenc_ref.checks import Array, check_base, check_choice, check_positions, check_size, compiling
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
-from posenc_ref.rotary.rope import inv_freq, rotate_heads
+from posenc_ref.rotary.rope import check_frequencies, inv_freq, rotate_heads
 
 
 def cos_sin_axes(positions: Array, inv_freq: Array, axis_of_pair: Array) -> tuple[Array, Array]:
@@ -31,6 +31,11 @@ def cos_sin_axes(positions: Array, inv_freq: Array, axis_of_pair: Array) -> tupl
     array([ 3.    ,  0.3   , -1.2832,  0.5   ])
     """
     xp = array_namespace(check_positions(positions))
+    if not compiling(xp):
+        check_frequencies(inv_freq)
+        axes, last = np.asarray(axis_of_pair), positions.shape[-1] - 1 if positions.shape else -1
+        if axes.shape != (len(inv_freq),) or axes.dtype.kind not in "iu" or not ((axes >= 0) & (axes <= last)).all():
+            raise ValueError(f"axis_of_pair must be {len(inv_freq)} integers from 0 to {last}, got {axis_of_pair}")
     theta = xp.asarray(inv_freq, dtype=xp.float64, device=device(positions))
     axes = xp.asarray(axis_of_pair, device=device(positions))
     angles = xp.astype(xp.take(positions, axes, axis=-1), xp.float64) * theta
@@ -50,8 +55,8 @@ def section_axes(sections: Sequence[int], *, interleaved: bool) -> Array:
     """
     if not isinstance(interleaved, bool):
         raise TypeError(f"interleaved must be True or False, got {interleaved!r}")
-    if len(sections) == 0:
-        raise ValueError(f"sections must not be empty, got {sections}")
+    if not isinstance(sections, list | tuple) or len(sections) == 0:
+        raise ValueError(f"sections must be a list of numbers of pairs, not empty, got {sections}")
     sections = [check_size("sections", n) for n in sections]
     if not interleaved:
         return np.repeat(np.arange(len(sections)), sections)

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenc_ref.checks import Array, check_size
-from posenc_ref.rotary.scaling import check_number
+from posenc_ref.checks import Array, check_number, check_size
 
 
 class SearchResult(NamedTuple):
@@ -74,7 +73,7 @@ def search(
     # λ is 1 + step · a whole number from 0 to `largest`; a candidate holds these whole numbers
     highest = 1.25 * check_number("factor", factor, 1) - 1
     if highest / check_number("step", step, 0, above=True) > 1e9:
-        raise ValueError(f"step must be at least 1e-9 of the largest factor, got {step}")
+        raise ValueError(f"step must be at least 1e-9 of the largest factor, {factor}, got {step}")
     largest = math.floor(highest / step + 1e-9)
     seen: dict[tuple[int, ...], float] = {}
 
@@ -116,9 +115,14 @@ def search(
 
 
 def _arrays(starts: Sequence[Array]) -> list[Array]:
-    arrays = [np.asarray(start, dtype=np.float64) for start in starts]
+    try:
+        arrays = [np.asarray(start, dtype=np.float64) for start in starts]
+    except (TypeError, ValueError):
+        raise TypeError(f"starts must be arrays of numbers, got {starts!r}") from None
     if not arrays or any(a.ndim != 1 or a.shape != arrays[0].shape or not a.size for a in arrays):
-        raise ValueError(f"starts must be one or more arrays of one shape (pairs,), got {[a.shape for a in arrays]}")
+        raise ValueError(
+            f"starts must be one or more arrays of one shape (pairs,), got {[a.shape for a in arrays]} from {starts}"
+        )
     for array in arrays:
         if not np.isfinite(array).all():
             raise ValueError(f"starts must be finite, got {array}")

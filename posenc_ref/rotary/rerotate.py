@@ -32,6 +32,9 @@ def rerotate(k: Array, *, old_positions: Array, new_positions: Array, inv_freq: 
     check_floating("k", k)
     check_positions(old_positions, "old_positions")
     check_positions(new_positions, "new_positions")
+    if old_positions.shape != new_positions.shape:
+        shapes = f"{tuple(old_positions.shape)} and {tuple(new_positions.shape)}"
+        raise ValueError(f"old_positions and new_positions must share a shape, got {shapes}")
     xp = array_namespace(old_positions, new_positions)
     whole = all(xp.isdtype(p.dtype, "integral") for p in (old_positions, new_positions))
     old, new = (xp.astype(p, xp.int64 if whole else xp.float64) for p in (old_positions, new_positions))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace, device, is_array_api_obj
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import (
@@ -17,6 +17,8 @@ from posenc_ref.checks import (
     check_lengths,
     check_positions,
     check_size,
+    compiling,
+    dtype_name,
 )
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
 
@@ -32,6 +34,25 @@ def inv_freq(rotary_dim: int, *, base: float = 10000.0) -> Array:
     rotary_dim = check_size("rotary_dim", rotary_dim, even=True)
     twice_g = np.arange(0, rotary_dim, 2, dtype=np.float64)  # torch.compile divides integers in float32
     return check_base(base) ** -(twice_g / rotary_dim)
+
+
+def check_frequencies(inv_freq: Array) -> Array:
+    """Return ``inv_freq`` if it is a list of numbers or an array ``(pairs,)`` of float32 or float64; raise otherwise.
+
+    >>> check_frequencies([1.0, None])
+    Traceback (most recent call last):
+    TypeError: inv_freq must be numbers, float32 or float64, got [1.0, None]
+    """
+    if isinstance(inv_freq, list | tuple):
+        good = all(isinstance(w, int | float | np.floating) for w in inv_freq)
+    else:
+        good = is_array_api_obj(inv_freq) and dtype_name("inv_freq", inv_freq) in ("float32", "float64")
+    if not good:
+        got = inv_freq.dtype if is_array_api_obj(inv_freq) else repr(inv_freq)
+        raise TypeError(f"inv_freq must be numbers, float32 or float64, got {got}")
+    if not isinstance(inv_freq, list | tuple) and len(inv_freq.shape) != 1:
+        raise ValueError(f"inv_freq must be (pairs,), got shape {tuple(inv_freq.shape)}")
+    return inv_freq
 
 
 def cos_sin(positions: Array, inv_freq: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -50,6 +71,8 @@ def cos_sin(positions: Array, inv_freq: Array, *, dtype: Any = None) -> tuple[Ar
     dtype = xp.float64 if dtype is None else dtype
     if not xp.isdtype(dtype, "real floating"):
         raise TypeError(f"dtype must be floating point, got {dtype}")
+    if not compiling(xp):
+        check_frequencies(inv_freq)
     theta = xp.asarray(inv_freq, dtype=xp.float64, device=device(positions))
     angles = xp.astype(positions, xp.float64)[..., None] * theta
     return xp.astype(xp.cos(angles), dtype), xp.astype(xp.sin(angles), dtype)

@@ -13,13 +13,12 @@ are numbered as in its ICLR 2024 version.
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from posenc_ref.checks import Array, check_base, check_choice, check_size
+from posenc_ref.checks import Array, check_base, check_choice, check_flag, check_number, check_size
 from posenc_ref.rotary.layouts import check_rotary_dim
 from posenc_ref.rotary.rope import inv_freq
 
@@ -113,8 +112,7 @@ def by_parts(
     fast = check_number("beta_fast", beta_fast, 0, above=True)
     if slow >= fast:
         raise ValueError(f"beta_fast must exceed beta_slow = {beta_slow}, got {beta_fast}")
-    if not isinstance(truncate, bool):
-        raise TypeError(f"truncate must be True or False, got {truncate!r}")
+    check_flag("truncate", truncate)
     if check_choice("ramp", ramp, ("dim", "rotations")) == "rotations":
         stay = np.clip((original * theta / (2 * math.pi) - slow) / (fast - slow), 0, 1)
     else:
@@ -250,7 +248,10 @@ def _pair_of_turns(turns: float, rotary_dim: int, length: float, base: float) ->
 
 
 def _factors(name: str, factors: Sequence[float], rotary_dim: int) -> Array:
-    array = np.asarray(factors, dtype=np.float64)
+    try:
+        array = np.asarray(factors, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be numbers, got {factors!r}") from None
     if array.shape != (rotary_dim // 2,):
         raise ValueError(f"{name} must have one entry for each of {rotary_dim // 2} pairs, got shape {array.shape}")
     if not (np.isfinite(array) & (array > 0)).all():
@@ -260,17 +261,3 @@ def _factors(name: str, factors: Sequence[float], rotary_dim: int) -> Array:
 
 def _tokens(name: str, value: int) -> float:
     return check_number(name, check_size(name, value), 1)
-
-
-def check_number(name: str, value: float, low: float, *, above: bool = False) -> float:
-    """Return ``value`` if it is a finite number of at least ``low`` (or above it); raise otherwise.
-
-    >>> check_number("factor", 0.5, 1)
-    Traceback (most recent call last):
-    ValueError: factor must be a finite number of at least 1, got 0.5
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (value > low if above else value >= low) or value > sys.float_info.max:
-        raise ValueError(f"{name} must be a finite number {'above' if above else 'of at least'} {low}, got {value}")
-    return float(value)

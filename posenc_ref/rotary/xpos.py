@@ -2,16 +2,15 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.checks import Array, check_choice, check_size
+from posenc_ref.checks import Array, check_choice, check_number, check_size, compiling
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
 from posenc_ref.rotary.rope import cos_sin, inv_freq, rotate_heads
-from posenc_ref.rotary.scaling import check_number
 
 
 def decay(rotary_dim: int, *, gamma: float = 0.4) -> Array:
@@ -89,7 +88,7 @@ class XPos(Encoding):
         def tables(p: Array) -> tuple[Array, Array]:
             xp = array_namespace(x, p)
             distance = xp.astype(p, xp.float64) - self.reference
-            if not _compiling(xp):
+            if not compiling(xp):
                 # where the factor of the first pair, or its inverse, is no normal number of the dtype of x
                 limit = -self.scale_base * math.log(xp.finfo(x.dtype).smallest_normal)
                 if (farthest := float(xp.max(xp.abs(distance)))) * -log_decay[0] > limit:
@@ -100,9 +99,3 @@ class XPos(Encoding):
             return cos * scale, sin * scale
 
         return rotate_heads(name, x, positions, tables, head_dim=self.head_dim, layout=self.layout)
-
-
-def _compiling(xp: Any) -> bool:
-    """Is torch.compile tracing? Reading a value would break its graph."""
-    compiler = getattr(xp, "compiler", None)
-    return compiler is not None and bool(compiler.is_compiling())

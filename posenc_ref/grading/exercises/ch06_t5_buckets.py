@@ -75,6 +75,19 @@ def _rounded(offsets: Any, num_buckets: int, max_distance: int) -> Any:
     return _in_steps(n, steps, exact, num_buckets)
 
 
+def _rounded_up(offsets: Any, num_buckets: int, max_distance: int) -> Any:
+    n, exact = _past(offsets), num_buckets // 2
+    steps = np.ceil(_steps(n, exact, num_buckets - exact, max_distance))
+    return _in_steps(n, steps, exact, num_buckets)
+
+
+def _starts_in_floats(offsets: Any, num_buckets: int, max_distance: int) -> Any:
+    exact = num_buckets // 2
+    more = num_buckets - exact
+    starts = [*range(exact), *(math.ceil(exact * (max_distance / exact) ** (k / more)) for k in range(more))]
+    return np.searchsorted(starts, _past(offsets), side="right") - 1
+
+
 def _up_to_max_distance(offsets: Any, num_buckets: int, max_distance: int) -> Any:
     n, exact = _past(offsets), num_buckets // 2
     return _in_steps(n, _steps(n, exact, num_buckets - exact - 1, max_distance), exact, num_buckets)
@@ -137,6 +150,7 @@ _CAUSAL = Exercise(
         "every offset around the query": (np.arange(-60, 20), 8, 20),
         "T5's decoder": (np.array([-5000, -128, -113, -112, -64, -17, -16, -15, 0, 3]), 32, 128),
         "a start that is a whole number": (np.array([-65, -64, -63]), 16, 128),
+        "another one": (np.array([-193, -192, -191]), 12, 384),
     },
     properties=(
         Property(
@@ -180,6 +194,17 @@ _CAUSAL = Exercise(
             _rounded,
             "The number of steps is rounded to the nearest whole number. It should be rounded down.",
             "a distance that is 0.9 steps out has not reached the next bucket.",
+        ),
+        Mistake(
+            _rounded_up,
+            "The number of steps is rounded up. In T5 it is rounded down.",
+            "with 8 buckets, which distances should share the first bucket that is not exact, bucket 4?",
+        ),
+        Mistake(
+            _starts_in_floats,
+            "The first distances are computed as floats and rounded up. One that is a whole number can come out a "
+            "little too large, 192.0000000001, and its bucket begins one too late.",
+            "compare whole numbers: n^N ≥ E^(N − k) · M^k.",
         ),
         Mistake(
             _up_to_max_distance,
@@ -434,6 +459,14 @@ def _reshaped(table: Any, starts: Any, cached: int, new: int) -> Any:
     return table[np.searchsorted(starts, n, side="right") - 1].reshape(table.shape[1], *n.shape)
 
 
+def _not_stopped_at_zero(table: Any, starts: Any, cached: int, new: int) -> Any:
+    return _read(table, starts, np.arange(cached, cached + new)[:, None] - np.arange(cached + new))
+
+
+def _masked_by_zeros(table: Any, starts: Any, cached: int, new: int) -> Any:
+    return np.tril(_chunk_bias(table, starts, cached, new), k=cached)
+
+
 def _masked(table: Any, starts: Any, cached: int, new: int) -> Any:
     future = np.arange(cached + new) > np.arange(cached, cached + new)[:, None]
     return np.where(future, -np.inf, _chunk_bias(table, starts, cached, new))
@@ -551,6 +584,17 @@ _CHUNK = Exercise(
             "transpose moves an axis; reshape cuts the same sequence of numbers elsewhere.",
         ),
         Mistake(
+            _not_stopped_at_zero,
+            "Keys after the query have a distance below 0, which the search puts at index −1: Python reads the last "
+            "row, that of the farthest keys. They should have bucket 0.",
+            "where should distances stop? Which index does searchsorted(starts, −1) − 1 give?",
+        ),
+        Mistake(
+            _masked_by_zeros,
+            "Keys after the query have the bias 0. They should have the number of bucket 0, table[0].",
+            "leave the future as the table has it.",
+        ),
+        Mistake(
             _masked,
             "Keys after the query have −∞: that is the mask already. Here only the bias is asked for, bucket 0.",
             "leave the future as the table has it.",
@@ -604,6 +648,14 @@ def _cut_off(num_buckets: int, max_distance: int) -> tuple[int, int]:
 
 def _rounded_up_in_floats(num_buckets: int, max_distance: int) -> tuple[int, int]:
     return math.ceil(_start_unrounded(num_buckets // 2, max_distance)), num_buckets // 2 - 1
+
+
+def _in_int64(num_buckets: int, max_distance: int) -> tuple[int, int]:
+    side = num_buckets // 2
+    exact = side // 2
+    n = np.arange(exact, max_distance + 1)
+    reached = n ** (side - exact) >= exact * np.int64(max_distance) ** (side - exact - 1)
+    return int(n[np.argmax(reached)]), side - 1
 
 
 def _searched_in_floats(num_buckets: int, max_distance: int) -> tuple[int, int]:
@@ -662,6 +714,7 @@ _REPORT = Exercise(
         "T5's encoder": (32, 128),
         "a start that is a whole number": (20, 160),
         "another one": (24, 384),
+        "many buckets, a long text": (64, 2048),
     },
     mistakes=(
         Mistake(
@@ -707,6 +760,12 @@ _REPORT = Exercise(
             "The start is computed as a float and rounded up. One that is a whole number can come out a little too "
             "large, and the result is one too far.",
             "compare whole numbers: n^N ≥ E · M^(N − 1).",
+        ),
+        Mistake(
+            _in_int64,
+            "The whole numbers are NumPy's, 64 bits wide. They overflow without a word when num_buckets and "
+            "max_distance are large.",
+            "Python's own integers have any size: take int(n) before you raise it to a power.",
         ),
         Mistake(
             _searched_in_floats,

@@ -602,6 +602,28 @@ def _up_to_a_factor(scores: Any, k: Any, q_rel: Any, q_positions: Any, k_positio
     return tuple(bool(np.abs(one(scores) - one(r)).max() < 1e-9) for r in readings)
 
 
+def _nearest(scores: Any, k: Any, q_rel: Any, q_positions: Any, k_positions: Any) -> Any:
+    readings = _both_readings(k, q_rel, q_positions, k_positions)
+    paper, released = (float(np.abs(scores - r).max().round(9)) for r in readings)
+    return paper <= released, released <= paper
+
+
+def _last_row(scores: Any, k: Any, q_rel: Any, q_positions: Any, k_positions: Any) -> Any:
+    readings = _both_readings(k, q_rel, q_positions, k_positions)
+    return tuple(bool(np.abs(scores - r)[-1].max() < 1e-9) for r in readings)
+
+
+def _off_the_diagonal(scores: Any, k: Any, q_rel: Any, q_positions: Any, k_positions: Any) -> Any:
+    others = _offset(q_positions, k_positions) != 0
+    readings = _both_readings(k, q_rel, q_positions, k_positions)
+    return tuple(bool((np.abs(scores - r)[others] < 1e-9).all()) for r in readings)
+
+
+def _exactly_equal(scores: Any, k: Any, q_rel: Any, q_positions: Any, k_positions: Any) -> Any:
+    rows = _row(k_positions, q_positions, q_rel).T, _row(q_positions, k_positions, q_rel)
+    return tuple(bool((scores == np.sum(q_rel[row] * k, axis=-1)).all()) for row in rows)
+
+
 def _sums_only(scores: Any, k: Any, q_rel: Any, q_positions: Any, k_positions: Any) -> Any:
     readings = _both_readings(k, q_rel, q_positions, k_positions)
     return tuple(bool(abs(scores.sum() - r.sum()) < 1e-9) for r in readings)
@@ -646,6 +668,8 @@ def _program(name: str, k: Any, q_rel: Any, q_positions: Any, k_positions: Any) 
         return released / math.sqrt(3 * k.shape[1])
     if name == "wrapped":  # its ends come in again at the other side
         return np.take_along_axis(k @ q_rel.T, (_offset(q_positions, k_positions) + rows // 2).T % rows, axis=1).T
+    if name == "rounded":  # in another order of operations
+        return released + 1e-12
     if name == "counted":  # from 0
         return _p2c(k, q_rel, np.arange(len(q_positions)), np.arange(len(k)), "released")
     return paper if name == "paper" else released
@@ -653,16 +677,25 @@ def _program(name: str, k: Any, q_rel: Any, q_positions: Any, k_positions: Any) 
 
 @st.composite
 def _unknown_code(draw: Any) -> Any:
-    name = draw(st.sampled_from(["released", "paper", "wrapped", "scaled", "counted"]))
+    name = draw(st.sampled_from(["released", "paper", "wrapped", "scaled", "counted", "one pair off"]))
     new, seen, d, span = draw(sizes(2, 1, 3)), draw(sizes(2, 3, 4)), draw(sizes(1, 2)), draw(sizes(2, 1, 3))
     k, q_rel = draw(quarters(seen, d)), draw(quarters(2 * span, d))
     q_positions, k_positions = draw(integers(new, high=7)), draw(integers(seen, high=7))
-    return _program(name, k, q_rel, q_positions, k_positions), k, q_rel, q_positions, k_positions
+    scores = _program(name, k, q_rel, q_positions, k_positions)
+    if name == "one pair off":  # any pair
+        scores[draw(st.integers(0, new - 1)), draw(st.integers(0, seen - 1))] += 1
+    return scores, k, q_rel, q_positions, k_positions
 
 
 def _example(name: str, q_positions: Any, k_positions: Any, step: float = 1.0) -> Any:
     k, q_rel = 1 + step * np.arange(len(k_positions))[:, None], np.array([[10.0], [20.0], [30.0], [40.0]])
     return _program(name, k, q_rel, q_positions, k_positions), k, q_rel, q_positions, k_positions
+
+
+def _one_off(query: int, key: int) -> Any:
+    scores, *rest = _example("released", np.arange(3), np.arange(3))
+    scores[query, key] += 1
+    return scores, *rest
 
 
 def _judged(which: int, name: str) -> Any:
@@ -689,6 +722,9 @@ _BUG = Exercise(
         "far apart, ends that wrap": _example("wrapped", np.array([9, 2]), np.array([2, 3, 9])),
         "a token with itself": _example("paper", np.array([5]), np.array([5])),
         "divided by √3": _example("scaled", np.arange(3), np.arange(3)),
+        "one pair is wrong": _one_off(0, 1),
+        "one token with itself is wrong": _one_off(2, 2),
+        "last digits that differ": _example("rounded", np.arange(3), np.arange(3)),
         "a cache, queries counted from 0": _example("counted", np.array([4]), np.arange(5)),
     },
     properties=(
@@ -725,6 +761,26 @@ _BUG = Exercise(
             _first_pair,
             "Only the first pair is looked at. All pairs must fit.",
             "if the first pair is a token with itself, can it tell the readings apart?",
+        ),
+        Mistake(
+            _last_row,
+            "Only the last query's pairs are looked at. All pairs must fit.",
+            "what if one score of another query is wrong?",
+        ),
+        Mistake(
+            _off_the_diagonal,
+            "Pairs at one position were left out. There both readings agree, but the scores can still be wrong.",
+            "what do you answer if only a token's score with itself is wrong?",
+        ),
+        Mistake(
+            _nearest,
+            "This says which reading is nearer. Scores near one can still be neither: compare with 1e-9.",
+            "what do you answer to scores of random numbers?",
+        ),
+        Mistake(
+            _exactly_equal,
+            "The entries are compared with ==. Scores of another program differ in the last digits: allow 1e-9.",
+            "print scores − right. How large are the differences?",
         ),
         Mistake(
             _up_to_a_factor,

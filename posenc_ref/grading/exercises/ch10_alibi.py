@@ -131,7 +131,7 @@ _SLOPES = Exercise(
         ),
         Mistake(
             _from_one,
-            "The series starts at 1, as if heads were counted from 0. It starts at its own ratio.",
+            "The sequence starts at 1, as if heads were counted from 0. It starts at its own ratio.",
             "with 8 heads the first slope is 1/2.",
         ),
         Mistake(
@@ -141,17 +141,17 @@ _SLOPES = Exercise(
         ),
         Mistake(
             _even_places,
-            "The extra heads repeat slopes that are there already: these are the even places of the doubled series.",
-            "which places of the doubled series are new: 1, 3, 5 or 2, 4, 6?",
+            "The extra heads repeat slopes that are there already: these are the even places of the double.",
+            "which places of the double are new: 1, 3, 5 or 2, 4, 6?",
         ),
         Mistake(
             _side_by_side,
-            "The extra slopes are neighbours in the doubled series, so that every second one is there already.",
+            "The extra slopes are neighbours in the double, so that every second one is there already.",
             "take every other one, from the first.",
         ),
         Mistake(
             _continued,
-            "The series of the power of two goes on below 1/256. The extra heads go between the others, not beyond.",
+            "The sequence of the power of two goes on below 1/256. The extra heads go between the others, not beyond.",
             "no slope is below 1/256.",
         ),
         Mistake(
@@ -350,6 +350,10 @@ def _constant_negative(q: Any, slope: float) -> Any:
     return _fold(q, -slope)
 
 
+def _divided_once_more(q: Any, slope: float) -> Any:
+    return _fold(q, slope) / (q.shape[1] + 1)
+
+
 def _channel_in_front(q: Any, slope: float) -> Any:
     return np.roll(_fold(q, slope), 1, axis=1)
 
@@ -461,6 +465,11 @@ _FOLD = Exercise(
             _constant_negative,
             "The last channel is negative: keys with larger positions, which are nearer, are penalised.",
             "under a causal mask, which key has the largest position?",
+        ),
+        Mistake(
+            _divided_once_more,
+            "Everything is divided by √(d + 1) here, and the kernel divides by it again.",
+            "multiply by what the kernel will divide by.",
         ),
         Mistake(
             _channel_in_front,
@@ -702,6 +711,11 @@ def _mean_gap(content: Any, slope: float, masked: bool) -> float:
     return float(np.abs(code - paper).mean())
 
 
+def _signed_gap(content: Any, slope: float, masked: bool) -> float:
+    code, paper = _both_ways(content, slope, masked)
+    return float((code - paper).max())
+
+
 def _sum_of_gaps(content: Any, slope: float, masked: bool) -> float:
     code, paper = _both_ways(content, slope, masked)
     return float(np.abs(code - paper).sum())
@@ -775,8 +789,14 @@ _REPORT = Exercise(
         ),
         Mistake(
             _made_negative,
-            "The released row has been given a minus sign. It is s·n, growing to the right, as the report shows it.",
-            "decide about the code as it is.",
+            "One of the two biases has the wrong sign; both ways give this gap. The released row is s·n, growing to "
+            "the right, and the paper has −s·|m − n|.",
+            "print both for four tokens: where is the paper's largest number in each row?",
+        ),
+        Mistake(
+            _signed_gap,
+            "The absolute value is missing: this is the largest of the signed differences.",
+            "which is larger in size, 0.2 or −0.3?",
         ),
         Mistake(_mean_gap, "This is the mean of the differences. The largest one is asked for."),
         Mistake(_sum_of_gaps, "The differences are added up. The largest one is asked for."),
