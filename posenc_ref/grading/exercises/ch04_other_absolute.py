@@ -609,6 +609,8 @@ _SAME_SUM = Exercise(
         "words that only the second sentence has": (
             np.array([[1.0], [1.0], [-1.0]]), np.array([0, 0, 0]), np.array([0, 1, 2]),
         ),
+        "weights that differ by a thousandth": (np.array([[1.0], [1.001]]), np.array([4, 5]), np.array([5, 4])),
+        "other words, whose weights cancel": (np.array([[1.0], [-1.0]]), np.array([0, 0]), np.array([1, 1])),
     },
     properties=(
         Property("the order of the two sentences makes no difference", lambda f, w, a, b: (f(w, a, b), f(w, b, a))),

@@ -59,6 +59,14 @@ def _without_direction(q_positions: Any, k_positions: Any, max_distance: int) ->
     return np.minimum(np.abs(_offset(q_positions, k_positions)), max_distance) + max_distance
 
 
+def _future_shared(q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    return np.minimum(_clipped(q_positions, k_positions, max_distance), max_distance)
+
+
+def _keys_down(q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    return _clipped(q_positions, k_positions, max_distance).T
+
+
 def _all_counted(q_positions: Any, k_positions: Any, max_distance: int) -> Any:
     return _clipped(np.arange(len(q_positions)), np.arange(len(k_positions)), max_distance)
 
@@ -154,6 +162,16 @@ _INDEX = Exercise(
             "which keys should have rows below K?",
         ),
         Mistake(
+            _future_shared,
+            "All keys after the query share row K with the token itself. Rows above K are for the future.",
+            "which row should a key right after the query have, for K = 2?",
+        ),
+        Mistake(
+            _keys_down,
+            "Keys go down and queries across. Asked for is one line for each query.",
+            "give one query and three keys: which shape is asked for?",
+        ),
+        Mistake(
             _all_counted,
             "Positions were counted from 0 by the arrays' lengths. They are given.",
             "what changes in your result when every query moves by 5?",
@@ -195,8 +213,8 @@ def _not_scaled(q: Any, k: Any, keys: Any, q_positions: Any, k_positions: Any) -
     return _logits(q, k, keys, q_positions, k_positions) * math.sqrt(q.shape[1])
 
 
-def _scaled_for_two(q: Any, k: Any, keys: Any, q_positions: Any, k_positions: Any) -> Any:
-    return _logits(q, k, keys, q_positions, k_positions) / math.sqrt(2)
+def _scaled_by_d(q: Any, k: Any, keys: Any, q_positions: Any, k_positions: Any) -> Any:
+    return _logits(q, k, keys, q_positions, k_positions) / math.sqrt(q.shape[1])
 
 
 def _bias_alone(q: Any, k: Any, keys: Any, q_positions: Any, k_positions: Any) -> Any:
@@ -295,9 +313,9 @@ _LOGITS = Exercise(
             "d is the width of q.",
         ),
         Mistake(
-            _scaled_for_two,
-            "The divisor is √(2d), as if for two terms of DeBERTa's kind. Shaw keeps √d.",
-            "divide one of your logits by the right one.",
+            _scaled_by_d,
+            "The logits are divided by d. Asked for is √d.",
+            "how often is the root taken, how often is it divided by?",
         ),
         Mistake(
             _bias_alone,
@@ -419,10 +437,10 @@ def _shift_picked(scores: Any) -> Any:
     return np.where(column < columns, picked, 0.0)
 
 
-def _shift_flat(scores: Any) -> Any:
+def _shift_reread(scores: Any) -> Any:
     q_len, columns = scores.shape
-    flat = np.pad(scores, ((0, 0), (1, 0))).ravel()[q_len:]
-    return _masked(flat.reshape(q_len, columns))
+    padded = np.pad(scores, ((0, 0), (1, 0)))
+    return _masked(padded.reshape(columns + 1, q_len)[1:].reshape(q_len, columns))
 
 
 @st.composite
@@ -490,8 +508,8 @@ _SHIFT = Exercise(
         ),
         Mistake(
             _last_row_dropped,
-            "After rereading, the last row was dropped. It is the first one that has to go.",
-            "which row of the reread array does not have the score for offset 0 where it should be?",
+            "The last q_len numbers were dropped. It is the first ones that have to go.",
+            "where does the first query's score for offset 0 stand, and where should it?",
         ),
         Mistake(
             _square_mask,
@@ -501,13 +519,18 @@ _SHIFT = Exercise(
         Mistake(
             _transposed,
             "The array was transposed where it should be reread: reshape keeps the order in memory, .T does not.",
-            "padded.reshape(k_len + 1, q_len) and padded.T have one shape. Compare their first rows.",
+            "padded.reshape(k_len + 1, q_len) and padded.T have one shape: compare their first rows.",
         ),
     ),
-    alternatives=(_shift_loops, _shift_picked, _shift_flat),
+    alternatives=(_shift_loops, _shift_picked, _shift_reread),
 )
 
 # --- 5.4 decoding with a cache
+
+
+def _causal(q_len: int, k_len: int, first: int) -> Any:
+    """Mask of queries of which the first one stands at position ``first``."""
+    return np.tri(q_len, k_len, first, dtype=bool)
 
 
 def _decode(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
@@ -516,14 +539,20 @@ def _decode(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
     return weights @ v + shaw_values_by_pair(weights[None, None], m, n, values)[0, 0]
 
 
-def _attend(q: Any, k: Any, v: Any, keys: Any, values: Any, *, places: Any = None, seen: Any = None) -> Any:
-    """The new tokens' output with queries at ``places`` that see ``seen``, where these are not the right ones."""
+def _attend(
+    q: Any, k: Any, v: Any, keys: Any, values: Any, *, places: Any = None, seen: Any = None,
+    hidden: float = -np.inf, kept: Any = True,
+) -> Any:  # fmt: skip
+    """The new tokens' output with queries at ``places`` that see ``seen``, where these are not the right ones.
+
+    ``hidden`` is the logit of the other keys; weights that are not ``kept`` are set to 0 after softmax.
+    """
     right, n = np.arange(len(k) - len(q), len(k)), np.arange(len(k))
     places = right if places is None else places
     seen = n <= right[:, None] if seen is None else seen
-    logits = np.where(seen, _logits(q, k, keys, places, n), -np.inf)
+    logits = np.where(seen, _logits(q, k, keys, places, n), hidden)
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    weights = weights / weights.sum(axis=1, keepdims=True)
+    weights = kept * weights / weights.sum(axis=1, keepdims=True)
     return weights @ v + np.einsum("mn,mnd->md", weights, values[_table_row(places, n, values)])
 
 
@@ -532,11 +561,11 @@ def _queries_from_zero(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
 
 
 def _mask_from_zero(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
-    return _attend(q, k, v, keys, values, seen=np.tri(len(q), len(k), dtype=bool))
+    return _attend(q, k, v, keys, values, seen=_causal(len(q), len(k), 0))
 
 
 def _all_from_zero(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
-    return _attend(q, k, v, keys, values, places=np.arange(len(q)), seen=np.tri(len(q), len(k), dtype=bool))
+    return _attend(q, k, v, keys, values, places=np.arange(len(q)), seen=_causal(len(q), len(k), 0))
 
 
 def _all_at_the_last(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
@@ -544,11 +573,23 @@ def _all_at_the_last(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
 
 
 def _no_mask(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
-    return _attend(q, k, v, keys, values, seen=np.ones((len(q), len(k)), dtype=bool))
+    return _attend(q, k, v, keys, values, seen=True)
 
 
 def _own_key_hidden(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
-    return _attend(q, k, v, keys, values, seen=np.tri(len(q), len(k), len(k) - len(q) - 1, dtype=bool))
+    return _attend(q, k, v, keys, values, seen=_causal(len(q), len(k), len(k) - len(q) - 1))
+
+
+def _masked_with_zero(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
+    return _attend(q, k, v, keys, values, hidden=0.0)
+
+
+def _masked_after(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
+    return _attend(q, k, v, keys, values, seen=True, kept=_causal(len(q), len(k), len(k) - len(q)))
+
+
+def _decode_not_scaled(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
+    return _attend(q * math.sqrt(q.shape[1]), k, v, keys, values)
 
 
 def _without_values(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
@@ -557,10 +598,6 @@ def _without_values(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
 
 def _without_keys(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
     return _attend(q, k, v, 0 * keys, values)
-
-
-def _without_content(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
-    return _attend(q, k, 0 * v, keys, values)
 
 
 def _one_table_twice(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
@@ -595,9 +632,9 @@ def _decode_loops(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
 
 @st.composite
 def _cached(draw: Any) -> Any:
-    new, old, d, reach = draw(sizes(1, 2)), draw(sizes(1, 2)), draw(sizes(1, 2)), draw(sizes(1, 2))
+    new, old, d = draw(sizes(1, 2)), draw(sizes(1, 2)), draw(sizes(1, 2))
     k, v = draw(quarters(new + old, d)), draw(quarters(new + old, d))
-    return draw(quarters(new, d)), k, v, draw(quarters(2 * reach + 1, d)), draw(quarters(2 * reach + 1, d))
+    return draw(quarters(new, d)), k, v, draw(quarters(3, d)), draw(quarters(3, d))  # K = 1: clips after one step
 
 
 def _in_chunks_of_one(decode: Any, q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
@@ -681,9 +718,19 @@ _DECODE = Exercise(
             "does your result change when keys does?",
         ),
         Mistake(
-            _without_content,
-            "The output has the relative vectors alone: the values v themselves are missing.",
-            "does your result change when v does?",
+            _masked_with_zero,
+            "Hidden keys get the logit 0, and e⁰ is 1: they still have weight. Before softmax they need −∞.",
+            "print the weights of the first of two new tokens. Is the last one 0?",
+        ),
+        Mistake(
+            _masked_after,
+            "The mask comes after softmax, so that the weights that are left do not add up to 1.",
+            "print the sum of each token's weights.",
+        ),
+        Mistake(
+            _decode_not_scaled,
+            "The logits are not divided by √d.",
+            "compare your logits with those of exercise 5.2.",
         ),
         Mistake(
             _one_table_twice,
@@ -789,12 +836,8 @@ def _masks(draw: Any) -> Any:
     kind = draw(st.sampled_from(["any", "any", "any", "causal", "all"]))
     mask = draw(hnp.arrays(np.bool_, (q_len, k_len), elements=st.booleans(), fill=st.nothing()))
     if kind != "any":
-        mask = np.ones((q_len, k_len), dtype=bool) if kind == "all" else np.tri(q_len, k_len, memory, dtype=bool)
+        mask = np.ones((q_len, k_len), dtype=bool) if kind == "all" else _causal(q_len, k_len, memory)
     return mask, k_len + draw(st.integers(0, q_len - 1))
-
-
-def _causal(q_len: int, k_len: int) -> Any:
-    return np.tri(q_len, k_len, k_len - q_len, dtype=bool)
 
 
 _BUG = Exercise(
@@ -808,15 +851,18 @@ _BUG = Exercise(
     reference=_garbage_seen,
     inputs=_masks(),
     edges={
-        "the decoder of the report": (_causal(4, 4), 4),
-        "that decoder with a memory of 3": (_causal(4, 7), 7),
+        "the decoder of the report": (_causal(4, 4, 0), 4),
+        "that decoder with a memory of 3": (_causal(4, 7, 3), 7),
         "an encoder with as many columns as keys": (np.ones((5, 5), dtype=bool), 5),
         "an encoder with 2T − 1 columns": (np.ones((5, 5), dtype=bool), 9),
     },
     properties=(
         Property(
             "a causal mask with k_len columns shows no garbage",
-            lambda f, mask, columns: (f(_causal(*mask.shape), mask.shape[1]), 0),
+            lambda f, mask, columns: (
+                f(_causal(len(mask), mask.shape[1], mask.shape[1] - len(mask)), mask.shape[1]),
+                0,
+            ),
         ),
         Property(
             "with all offsets there is none, whatever the mask",

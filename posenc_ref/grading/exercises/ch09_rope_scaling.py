@@ -892,12 +892,9 @@ def _promises_by_expectation(theta: Any, base: float, original: int, factor: flo
 def _candidate(name: str, rotary_dim: int, base: float, original: int, factor: float) -> Any:
     same: dict[str, Any] = {"factor": factor, "base": base}
     arguments = rotary_dim, base, original, factor
-    if name == "slow pairs off":
-        # up and down, so that neither a mean nor a difference with its sign will do
-        return _parts(*arguments) * np.where(np.arange(rotary_dim // 2) % 2, 1.0001, 0.9999) ** (
-            _turns(_theta(rotary_dim, base), original) <= 1
-        )
-    if name == "all pairs off":
+    if name == "last pair off":
+        return _parts(*arguments) * np.append(np.ones(rotary_dim // 2 - 1), 1.0001)
+    if name == "all pairs off":  # up and down, so that neither a mean nor a difference with its sign will do
         return _parts(*arguments) * np.where(np.arange(rotary_dim // 2) % 2, 1.0001, 0.9999)
     made: dict[str, Any] = {
         "code": lambda: _parts(*arguments),
@@ -911,7 +908,7 @@ def _candidate(name: str, rotary_dim: int, base: float, original: int, factor: f
     return made[name]()
 
 
-_CANDIDATES = ("code", "inverted", "paper", "pi", "ntk", "plain", "faster", "slow pairs off", "all pairs off")
+_CANDIDATES = ("code", "inverted", "paper", "pi", "ntk", "plain", "faster", "last pair off", "all pairs off")
 
 
 @st.composite
@@ -940,8 +937,8 @@ _BUG = Exercise(
     reference=_promises,
     inputs=_reports(),
     edges={
-        "slow pairs 0.01 % off": _edge("slow pairs off"),
-        "slow pairs 0.01 % off, base 500,000": _edge("slow pairs off", 128, base=500000.0),
+        "last pair 0.01 % off": _edge("last pair off"),
+        "last pair 0.01 % off, base 500,000": _edge("last pair off", 128, base=500000.0),
         "all pairs 0.01 % off": _edge("all pairs off", 64),
         "an inverted ramp": _edge("inverted"),
         "NTK-aware": _edge("ntk"),

@@ -763,6 +763,7 @@ _REPORT = Exercise(
     edges={
         "equal contents, masked": (np.zeros((4, 4)), 0.5, True),
         "equal contents, no mask": (np.zeros((4, 4)), 0.5, False),
+        "one louder key, no mask": (np.array([[1.0, 0, 0], [0, 0, 0], [0, 0, 0]]), 0.5, False),
     },
     mistakes=(
         Mistake(
