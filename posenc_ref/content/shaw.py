@@ -13,7 +13,7 @@ def shaw_index(q_positions: Array, k_positions: Array, *, max_distance: int) -> 
     """Row of the table for each pair: clip(key − query, −K, K) + K with K = ``max_distance``.
 
     int64 ``(batch | 1, 1, q_len, k_len)``, values 0 … 2K. Clip first, then add K: the other order gives keys
-    of the far past negative rows, and the query's own and all later keys one row. Positions must be integers (TypeError).
+    of the far past negative rows, and all keys from the query on the same row. Positions must be integers (TypeError).
 
     Source: Shaw et al. 2018, section 3.2.
 
