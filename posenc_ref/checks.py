@@ -161,6 +161,10 @@ def dtype_name(name: str, x: Array) -> str:
 
 
 def compiling(xp: Any) -> bool:
-    """Is torch.compile tracing? Then values, and dtypes of NumPy arrays, cannot be looked at."""
+    """Is torch.compile tracing? Then values, and dtypes of NumPy arrays, cannot be looked at.
+
+    >>> compiling(np)
+    False
+    """
     compiler = getattr(xp, "compiler", None)
     return compiler is not None and bool(compiler.is_compiling())

@@ -186,7 +186,7 @@ def test_equations_are_numbered_by_chapter(book, pages, name):
 def test_verdicts_stand_in_blocks_of_their_own(book, pages, name):
     blocks = [b.get_text() for b in pages[book.html / f"{name}.html"].select(".cell_output pre")]
     verdicts = [b for b in blocks if "\n  verdict: " in b]
-    assert verdicts
+    assert verdicts or "  verdict: " not in (ROOT / f"{name}.ipynb").read_text("utf-8")
     assert all(re.fullmatch(r"(Claim .+\n  verdict: .+\n  because: .+\n)+", b) for b in verdicts)
 
 
