@@ -633,7 +633,7 @@ X = np.zeros((1, 4, 3, 8))
         (lambda: t5_bucket(P, bidirectional=True, num_buckets=2), ValueError, "at least 2 in each direction, got 1"),
         (lambda: t5_bucket(P, bidirectional=None), TypeError, "bidirectional must be True or False, got None"),
         (lambda: t5_bucket(P, bidirectional=True, max_distance=8), ValueError, "max_distance .* got 8"),
-        (lambda: t5_bias(P * 1.0, P, TABLE, bidirectional=True), TypeError, "positions must be signed integers .* float64"),
+        (lambda: t5_bias(P * 1.0, P, TABLE, bidirectional=True), TypeError, "must be signed integers .* float64"),
         (lambda: t5_bias(P, P, TABLE[0], bidirectional=True), ValueError, r"table must be .* got shape \(6,\)"),
         (lambda: t5_bias(P, P, np.ones((8, 2), int), bidirectional=True), TypeError, "table .* got int64"),
         (lambda: kerple_bias(P, P, r1=R1, r2=R2, variant="linear"), ValueError, "variant must be one of .* 'linear'"),

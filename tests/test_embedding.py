@@ -568,7 +568,7 @@ ERRORS = [
     (lambda: mlp_field(0.0, START[:5], **WEIGHTS), ValueError, "weights must have shapes ((7, 6), (7,), (5, 8), (5,))"),
     (lambda: oscillators(5, layout="interleaved", delta=1.0), ValueError, "d_model must be even, got 5"),
     (lambda: oscillators(6, layout="half", delta=1.0), ValueError, "layout must be one of"),
-    (lambda: oscillators(6, layout="interleaved", delta=-1.0), ValueError, "delta must be a finite number above 0"),
+    (lambda: oscillators(6, layout="interleaved", delta=-1.0), ValueError, "above 0, got -1.0"),
     (lambda: Floater(6, width=0), ValueError, "width must be at least 1, got 0"),
     (lambda: Floater(0), ValueError, "d_model must be at least 1, got 0"),
     (lambda: Floater(6, delta=math.inf), ValueError, "delta must be a finite number above 0, got inf"),
