@@ -750,7 +750,7 @@ DE = partial(deberta_bias, X3, X3, P3, P3)
         (lambda: DE(keys=None, queries=None, p2c_index="paper"), ValueError, r"same even number of rows, got \[\]"),
         (lambda: DE(keys=T6, queries=None, p2c_index="paper", max_position=9), ValueError, "bucket_size.*got 3"),
         (lambda: log_bucket_ends(256, 129), ValueError, r"must exceed bucket_size // 2 \+ 1 = 129, got 129"),
-        (lambda: deberta_bucket(P3 * 0.5, bucket_size=8, max_position=33), TypeError, "must be signed integers .* got float64"),
+        (lambda: deberta_bucket(P3 * 0.5, bucket_size=8, max_position=33), TypeError, "signed integers .* got float64"),
         (lambda: deberta_scale(0, terms=2), ValueError, "head_dim must be at least 1, got 0"),
         (lambda: deberta_index(P3, P3, span=0), ValueError, "span must be at least 1, got 0"),
         (lambda: cope_bias(X3, X3, P3, P3, T5, scaled=None), TypeError, "scaled must be True or False, got None"),
