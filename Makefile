@@ -40,7 +40,7 @@ notebooks: $(READY) needs-torch  ## run all chapters and exercise sources in pla
 bench: $(READY) needs-torch  ## time the package against others, on one thread, and write benchmarks/results.json (minutes)
 	$(PY) benchmarks/bench.py
 
-experiments: $(READY) needs-torch  ## train the small models whose results are missing (SUITE=chapters; full: about an hour)
+experiments: $(READY) needs-torch  ## train the small models whose results are missing (SUITE=chapters, book or full: minutes to hours)
 	$(PY) -m posenc_ref.cli lab run --suite $(or $(SUITE),chapters)
 
 lock: $(READY)  ## pin all dependencies anew in requirements.txt

@@ -100,13 +100,14 @@ def rotation(dtype: torch.dtype, length: int) -> dict[str, Any]:
         forms[f"ours, in place, {layout}"] = lambda f=layout: [rotate_(x, cos, sin, layout=f) for x in (q, k)]
         forms[f"ours, plain, {layout}"] = partial(plain, layout)
         forms[f"ours, compiled, {layout}"] = partial(torch.compile(plain, dynamic=False), layout)
-    others = peers(q, k, cos, sin, length)
-    if dtype != torch.float32:  # the others' angles are then in half precision: another work, and up to 60 times slower
-        others = {name: call for name, call in others.items() if name == "transformers (llama)"}
-    return compare(f"rotate q and k, {str(dtype)[6:]}, S = {length}", forms | others)
+    # in half precision the others' angles are too, which is another work, and slow: transformers stands for them
+    forms |= peers(q, k, cos, sin, length, only_transformers=dtype != torch.float32)
+    return compare(f"rotate q and k, {str(dtype)[6:]}, S = {length}", forms)
 
 
-def peers(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, length: int) -> Forms:
+def peers(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, length: int, *, only_transformers: bool
+) -> Forms:
     """The rotation of other packages, with their own tables made before where they allow it."""
     from rotary_embedding_torch import RotaryEmbedding
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama
@@ -114,10 +115,12 @@ def peers(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     from x_transformers.x_transformers import apply_rotary_pos_emb as x_rotate
 
     twice = [torch.cat([table, table], -1)[None].to(q.dtype) for table in (cos, sin)]
+    forms: Forms = {"transformers (llama)": lambda: llama(q, k, *twice)}
+    if only_transformers:
+        return forms
     lucid = RotaryEmbedding(128, cache_max_seq_len=length)
     freqs, _ = XRotary(128)(torch.arange(length))
-    forms: Forms = {
-        "transformers (llama)": lambda: llama(q, k, *twice),
+    forms |= {
         "rotary-embedding-torch": lambda: [lucid.rotate_queries_or_keys(x) for x in (q, k)],
         "x-transformers": lambda: [x_rotate(x, freqs) for x in (q, k)],
     }
@@ -210,7 +213,7 @@ def contents(length: int) -> list[dict[str, Any]]:
         "p2c_index": "released",
     }  # fmt: skip
     works: dict[str, Forms] = {
-        "Shaw, keys": {
+        "Shaw, logits": {
             "a vector for every pair": lambda: shaw_bias_by_pair(q, p, p, shaw),
             "ours": lambda: shaw_bias(q, p, p, shaw),
         },
@@ -218,17 +221,17 @@ def contents(length: int) -> list[dict[str, Any]]:
             "a vector for every pair": lambda: shaw_values_by_pair(weights, p, p, shaw),
             "ours": lambda: shaw_values(weights, p, p, shaw),
         },
-        "Transformer-XL": {
+        "Transformer-XL, logits": {
             "a vector for every pair": lambda: transformer_xl_bias_by_pair(q, k, p, p, **xl),
             "ours": lambda: transformer_xl_bias(q, k, p, p, **xl),
             "ours, shifted": lambda: transformer_xl_bias_shifted(q, k, causal=True, **xl),
         },
-        "DeBERTa": {
+        "DeBERTa, logits": {
             "a vector for every pair": lambda: deberta_bias_by_pair(q, k, p, p, **deberta),
             "ours": lambda: deberta_bias(q, k, p, p, **deberta),
         },
     }
-    return [compare(f"{name}, logits, S = {length}", forms, memory=True) for name, forms in works.items()]
+    return [compare(f"{name}, S = {length}", forms, memory=True) for name, forms in works.items()]
 
 
 def in_numpy(length: int) -> dict[str, Any]:

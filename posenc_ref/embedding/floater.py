@@ -79,7 +79,7 @@ def trajectory(
     check_size("num_positions", num_positions)
     check_size("substeps", substeps)
     check_choice("method", method, tuple(STEPS))
-    check_delta(delta)
+    check_number("delta", delta, 0, above=True)
     xp = array_namespace(check_floating("start", start))
     p = xp.astype(start, xp.float64 if start.dtype == xp.float64 else xp.float32)
     h, points = delta / substeps, [p]
@@ -169,19 +169,9 @@ def oscillators(d_model: int, *, layout: Layout, delta: float, base: float = 100
     """
     check_size("d_model", d_model, even=True)
     check_choice("layout", layout, ("interleaved", "concatenated"))
-    omega = frequencies(d_model, base=base) / check_delta(delta)
+    omega = frequencies(d_model, base=base) / check_number("delta", delta, 0, above=True)
     i = np.arange(d_model // 2)
     sine, cosine = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, i + d_model // 2)
     a = np.zeros((d_model, d_model))
     a[sine, cosine], a[cosine, sine] = omega, -omega
     return a
-
-
-def check_delta(delta: float) -> float:
-    """Return ``delta`` if it is a positive, finite number; raise otherwise.
-
-    >>> check_delta(0.0)
-    Traceback (most recent call last):
-    ValueError: delta must be a finite number above 0, got 0.0
-    """
-    return check_number("delta", delta, 0, above=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from posenc_ref.attention import Encoding, Spec
 from posenc_ref.checks import check_choice, check_number, check_size
-from posenc_ref.embedding.floater import STEPS, Method, check_delta, floater, mlp_field
+from posenc_ref.embedding.floater import STEPS, Method, floater, mlp_field
 from posenc_ref.embedding.learned import add, check_integers, check_rows, look_up
 from posenc_ref.embedding.multiplicative import multiply
 
@@ -128,7 +128,7 @@ class Floater(torch.nn.Module, Encoding):
         super().__init__()
         d_model = check_size("d_model", d_model)
         width = d_model if width is None else check_size("width", width)
-        self.delta, self.substeps = check_delta(delta), check_size("substeps", substeps)
+        self.delta, self.substeps = check_number("delta", delta, 0, above=True), check_size("substeps", substeps)
         self.init_std = check_number("init_std", init_std, 0)
         self.method: Method = method
         check_choice("method", method, tuple(STEPS))

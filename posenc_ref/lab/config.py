@@ -97,11 +97,6 @@ def config(task: str, **overrides: Any) -> Config:
     return Config(task, **DEFAULTS[check_choice("task", task, TASKS)] | overrides)
 
 
-def complete(config: Config) -> dict[str, Any]:
-    """All settings, as they stand in a result."""
-    return asdict(config)
-
-
 @dataclass(frozen=True)
 class Job:
     """One training run: ``encoding`` is a name of :func:`posenc_ref.lab.encodings.make`, or one for each layer."""
@@ -123,7 +118,7 @@ class Job:
         >>> Job("lm", "rope", 0).key == Job("lm", "rope", 0, {"steps": 500}).key != Job("lm", "rope", 1).key
         True
         """
-        what = {"recipe": RECIPE, "encoding": self.encoding, "seed": self.seed} | complete(self.config)
+        what = {"recipe": RECIPE, "encoding": self.encoding, "seed": self.seed} | asdict(self.config)
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
     @property

@@ -2,13 +2,14 @@
 
 import platform
 import time
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
 import torch
 
 from posenc_ref.lab import corpus
-from posenc_ref.lab.config import RECIPE, Job, complete
+from posenc_ref.lab.config import RECIPE, Job
 from posenc_ref.lab.measures import TIMED, take
 from posenc_ref.lab.training import Fit, train_config
 
@@ -52,7 +53,7 @@ def _run(job: Job) -> dict[str, Any]:
         "job": job.as_dict(),
         "key": job.key,
         "recipe": RECIPE,
-        "config": complete(config),
+        "config": asdict(config),
         "figures": rounded(figures),
         "cost": {
             "parameters": sum(p.numel() for p in fit.model.parameters()),
