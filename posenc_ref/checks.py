@@ -149,7 +149,7 @@ def check_broadcast(name: str, x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def dtype_name(name: str, x: Array) -> str:
-    """Return the name of the dtype of ``x``, the same for all libraries; raise if ``x`` is no array.
+    """Return the name of the dtype of ``x``, the same for all libraries; raise if ``x`` is no array of numbers.
 
     >>> dtype_name("mask", [True, False])
     Traceback (most recent call last):
@@ -157,7 +157,10 @@ def dtype_name(name: str, x: Array) -> str:
     """
     if not is_array_api_obj(x) or isinstance(x, np.generic):
         raise TypeError(f"{name} must be an array, got {reprlib.repr(x)}")
-    return str(x.dtype).removeprefix("torch.")
+    name_of_dtype = str(x.dtype).removeprefix("torch.")
+    if name_of_dtype == "object" or name_of_dtype.startswith(("<", ">", "|")):  # texts, records
+        raise TypeError(f"{name} must hold numbers, got {x!r}")
+    return name_of_dtype
 
 
 def compiling(xp: Any) -> bool:

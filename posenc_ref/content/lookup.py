@@ -25,7 +25,7 @@ def relative_shift(x: Array) -> Array:
            [ 7,  8,  9, 10,  0],
            [11, 12, 13, 14, 15]])
     """
-    dtype_name("x", x)  # raises if it is no array
+    dtype_name("x", x)  # raises if it is no array of numbers
     if len(x.shape) < 2 or 0 in x.shape[-2:]:
         raise ValueError(f"x must be (…, q_len, columns), neither 0, got shape {tuple(x.shape)}")
     xp = array_namespace(x)
@@ -100,11 +100,17 @@ def check_whole(offset: Array) -> Array:
     return offset
 
 
-def check_pair(q: Array, k: Array, q_positions: Array, k_positions: Array) -> tuple[Any, Array, Array]:
-    """Return the array library, q and k in q's dtype (at least float32), after checks of all shapes."""
+def check_both(q: Array, k: Array) -> tuple[Array, Array]:
+    """Return q and k in float32 or better if they share batch, heads and head_dim; raise otherwise."""
     q, k = check_by_head("q", q), check_by_head("k", k)
     if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
         raise ValueError(f"q and k must share batch, heads and head_dim, got {tuple(q.shape)} and {tuple(k.shape)}")
+    return q, k
+
+
+def check_pair(q: Array, k: Array, q_positions: Array, k_positions: Array) -> tuple[Any, Array, Array]:
+    """Return the array library, q and k in q's dtype (at least float32), after checks of all shapes."""
+    q, k = check_both(q, k)
     for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
         check_lengths(name, positions, x.shape[0], x.shape[2])
     xp = array_namespace(q, k, q_positions, k_positions)

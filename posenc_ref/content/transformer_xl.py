@@ -15,7 +15,7 @@ from array_api_compat import array_namespace, device
 
 from posenc_ref.bias.offsets import offsets
 from posenc_ref.checks import Array, check_flag, check_size
-from posenc_ref.content.lookup import check_by_head, check_pair, check_shape, relative_shift
+from posenc_ref.content.lookup import check_both, check_pair, check_shape, relative_shift
 from posenc_ref.embedding import sinusoidal
 
 
@@ -85,7 +85,7 @@ def transformer_xl_bias_shifted(
 
     Source: Dai et al. 2019, appendix B.
     """
-    q, k = check_by_head("q", q), check_by_head("k", k)
+    q, k = check_both(q, k)
     q_len, k_len = q.shape[2], k.shape[2]
     if k_len < q_len:
         raise ValueError(f"k_len must be at least q_len = {q_len}, got {k_len}")

@@ -95,9 +95,8 @@ def trajectory(
         points.append(p)
     whole = xp.stack(points)
     if not bool(xp.all(xp.isfinite(whole))):
-        raise ValueError(
-            f"the trajectory must stay finite, got {whole} for delta = {delta}: take a smaller one or a tamer field"
-        )
+        how = f"delta = {delta} and start = {start}: take a smaller delta or a tamer field"
+        raise ValueError(f"the trajectory must stay finite, got {whole} for {how}")
     return whole
 
 
@@ -140,7 +139,8 @@ def mlp_field(
         if len(check_floating(name, x).shape) == 0:
             raise ValueError(f"{name} must have at least one axis, got {x}")
     if is_array_api_obj(t):
-        check_floating("t", t)
+        if (shape := tuple(check_floating("t", t).shape)) != ():
+            raise ValueError(f"t must be a number or have shape (), got shape {shape}")
     else:
         check_number("t", t, -math.inf)
     width, d_model = hidden_weight.shape[0], p.shape[-1]

@@ -100,12 +100,12 @@ def add(x: Array, vectors: Array, *, positions: Array) -> Array:
 
 def widened(x: Array, vectors: Array, positions: Array) -> tuple[Array, Array, Array]:
     """Check the embeddings; return their namespace, and both arrays in float32, or float64 if one of them is."""
-    if len(check_floating("vectors", vectors).shape) not in (2, 3):
-        raise ValueError(f"vectors must be (seq, d_model) or (batch, seq, d_model), got shape {tuple(vectors.shape)}")
-    d_model = vectors.shape[-1]
+    d_model = vectors.shape[-1] if check_floating("vectors", vectors).shape else None
     if len(check_floating("x", x).shape) != 3 or x.shape[2] != d_model:
         raise ValueError(f"x must be (batch, seq, d_model = {d_model}), got shape {tuple(x.shape)}")
     check_lengths("positions", positions, x.shape[0], x.shape[1])
+    if vectors.shape not in (x.shape[1:], x.shape):
+        raise ValueError(f"vectors must be (seq, d_model) or {tuple(x.shape)}, got shape {tuple(vectors.shape)}")
     xp = array_namespace(x, vectors)
     dtype = xp.float64 if xp.float64 in (x.dtype, vectors.dtype) else xp.float32
     return xp, xp.astype(x, dtype), xp.astype(vectors, dtype)

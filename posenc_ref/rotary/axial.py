@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace, device, is_array_api_obj
 
 from posenc_ref.attention import Encoding, Spec
-from posenc_ref.checks import Array, check_base, check_choice, check_positions, check_size, compiling
+from posenc_ref.checks import Array, check_base, check_choice, check_positions, check_size, compiling, dtype_name
 from posenc_ref.rotary.layouts import LAYOUTS, Layout, check_rotary_dim
 from posenc_ref.rotary.rope import check_frequencies, inv_freq, rotate_heads
 
@@ -33,9 +33,14 @@ def cos_sin_axes(positions: Array, inv_freq: Array, axis_of_pair: Array) -> tupl
     xp = array_namespace(check_positions(positions))
     if not compiling(xp):
         check_frequencies(inv_freq)
-        axes, last = np.asarray(axis_of_pair), positions.shape[-1] - 1 if positions.shape else -1
-        if axes.shape != (len(inv_freq),) or axes.dtype.kind not in "iu" or not ((axes >= 0) & (axes <= last)).all():
-            raise ValueError(f"axis_of_pair must be {len(inv_freq)} integers from 0 to {last}, got {axis_of_pair}")
+        last = positions.shape[-1] - 1 if positions.shape else -1
+        listed = axis_of_pair
+        if is_array_api_obj(axis_of_pair):
+            dtype_name("axis_of_pair", axis_of_pair)  # raises if it holds no numbers
+            listed = axis_of_pair.tolist()
+        right = isinstance(listed, list | tuple) and all(type(axis) is int and 0 <= axis <= last for axis in listed)
+        if not right or len(listed) != len(inv_freq):
+            raise ValueError(f"axis_of_pair must be {len(inv_freq)} integers from 0 to {last}, got {axis_of_pair!r}")
     theta = xp.asarray(inv_freq, dtype=xp.float64, device=device(positions))
     axes = xp.asarray(axis_of_pair, device=device(positions))
     angles = xp.astype(xp.take(positions, axes, axis=-1), xp.float64) * theta
@@ -56,7 +61,7 @@ def section_axes(sections: Sequence[int], *, interleaved: bool) -> Array:
     if not isinstance(interleaved, bool):
         raise TypeError(f"interleaved must be True or False, got {interleaved!r}")
     if not isinstance(sections, list | tuple) or len(sections) == 0:
-        raise ValueError(f"sections must be a list of numbers of pairs, not empty, got {sections}")
+        raise ValueError(f"sections must be a list of numbers of pairs, not empty, got {sections!r}")
     sections = [check_size("sections", n) for n in sections]
     if not interleaved:
         return np.repeat(np.arange(len(sections)), sections)
@@ -139,7 +144,7 @@ class AxialRoPE(_AxesRoPE):
         axes = check_size("axes", self.axes)
         rotary_dim = check_rotary_dim(self.head_dim if self.rotary_dim is None else self.rotary_dim, self.head_dim)
         if rotary_dim % (2 * axes):
-            raise ValueError(f"rotary_dim must be a multiple of 2·axes = {2 * axes}, got {rotary_dim}")
+            raise ValueError(f"rotary_dim must be a multiple of 2·axes with axes = {axes}, got {rotary_dim}")
         theta = inv_freq(rotary_dim // axes, base=self.base)
         return np.tile(theta, axes), np.repeat(np.arange(axes), len(theta))
 

@@ -117,11 +117,11 @@ def search(
 def _arrays(starts: Sequence[Array]) -> list[Array]:
     try:
         arrays = [np.asarray(start, dtype=np.float64) for start in starts]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(f"starts must be arrays of numbers, got {starts!r}") from None
     if not arrays or any(a.ndim != 1 or a.shape != arrays[0].shape or not a.size for a in arrays):
         raise ValueError(
-            f"starts must be one or more arrays of one shape (pairs,), got {[a.shape for a in arrays]} from {starts}"
+            f"starts must be one or more arrays of one shape (pairs,), got {[a.shape for a in arrays]} from {starts!r}"
         )
     for array in arrays:
         if not np.isfinite(array).all():

@@ -77,7 +77,10 @@ def dynamic_ntk(
     """
     factor, original = check_number("factor", factor, 1), _tokens("original_max_position", original_max_position)
     beyond = max(0.0, _tokens("length", length) / original - 1)
-    return ntk_aware(rotary_dim, factor=1 + factor * beyond, base=base)  # 1 + s(L/L0 − 1), exact at L0
+    scale = 1 + factor * beyond  # 1 + s(L/L0 − 1), exact at L0
+    if scale > 1e100:
+        raise ValueError(f"factor is too large for this length: it stretches by {scale}, got {factor}")
+    return ntk_aware(rotary_dim, factor=scale, base=base)
 
 
 def by_parts(
@@ -250,7 +253,7 @@ def _pair_of_turns(turns: float, rotary_dim: int, length: float, base: float) ->
 def _factors(name: str, factors: Sequence[float], rotary_dim: int) -> Array:
     try:
         array = np.asarray(factors, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} must be numbers, got {factors!r}") from None
     if array.shape != (rotary_dim // 2,):
         raise ValueError(f"{name} must have one entry for each of {rotary_dim // 2} pairs, got shape {array.shape}")
