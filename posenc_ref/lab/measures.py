@@ -46,21 +46,25 @@ def token_losses(model: Decoder, length: int, *, total: int = EVALUATED, text: T
     return torch.cat(losses)
 
 
-def perplexity(model: Decoder, lengths: Sequence[int], *, last: int = 64) -> Figures:
+def perplexity(
+    model: Decoder, lengths: Sequence[int], *, last: int = 64, losses_of: Callable[..., Tensor] = token_losses
+) -> Figures:
     """exp(mean loss) over texts of each of ``lengths``: of ``all`` tokens, and of the ``last`` ones of each text.
 
     The mean over all hides what happens behind the training length; the last ones show it.
     """
     figures = {}
     for n in lengths:
-        losses = token_losses(model, n)
+        losses = losses_of(model, n)
         figures[str(n)] = {"all": losses.mean().exp().item(), "last": losses[:, -last:].mean().exp().item()}
     return figures
 
 
-def loss_by_position(model: Decoder, length: int, *, block: int = 1, total: int = EVALUATED) -> list[float]:
+def loss_by_position(
+    model: Decoder, length: int, *, block: int = 1, losses_of: Callable[..., Tensor] = token_losses
+) -> list[float]:
     """Mean loss at each position of texts of ``length``, or of each ``block`` of positions."""
-    by_position = token_losses(model, length, total=total).mean(0)
+    by_position = losses_of(model, length).mean(0)
     means: list[float] = by_position.reshape(-1, block).mean(1).tolist()
     return means
 
@@ -323,8 +327,20 @@ def tune(model: Decoder, config: Config, seed: int) -> None:
 # ---------------------------------------------------------------- by name
 
 
+def _losses_of(fit: Fit) -> Callable[..., Tensor]:
+    """:func:`token_losses` that remembers its last result for this fit."""
+
+    def losses_of(model: Decoder, length: int) -> Tensor:
+        key = (len(fit.losses), length)
+        if key not in fit.measured:
+            fit.measured = {key: token_losses(model, length)}
+        return fit.measured[key]
+
+    return losses_of
+
+
 def _perplexity(fit: Fit, lengths: Sequence[int] = (64, 128, 256, 512, 1024), **settings: Any) -> Figures:
-    return perplexity(fit.model, lengths, **settings)
+    return perplexity(fit.model, lengths, losses_of=_losses_of(fit), **settings)
 
 
 def _loss(fit: Fit, total: int = 8192) -> float:
@@ -332,7 +348,7 @@ def _loss(fit: Fit, total: int = 8192) -> float:
 
 
 def _positions(fit: Fit, length: int = 1024, block: int = 16) -> list[float]:
-    return loss_by_position(fit.model, length, block=block)
+    return loss_by_position(fit.model, length, block=block, losses_of=_losses_of(fit))
 
 
 def _placement(fit: Fit, starts: Sequence[int] = (0, 16, 32, 48, 64, 112), length: int = 16) -> Figures:

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ class Fit:
     gradient_norms: list[float]
     """Before clipping."""
     learning_rates: list[float]
+    measured: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    """Losses of the last long pass, by (steps taken, length): two measures read them, and one pass is enough."""
 
 
 def train(
