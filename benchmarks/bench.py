@@ -2,7 +2,8 @@
 
 All forms of one work are timed in turn, ROUNDS times, in one process, and compared by their medians, so that a busy
 machine slows all of them alike. A ratio of 1 is the first line of its table. Extra memory is the peak above what
-was resident before, of one call. Results go to ``benchmarks/results.json``.
+was resident before, of one call. Results go to ``benchmarks/results.json``; ``python benchmarks/bench.py steps``
+runs one work only and leaves the tables of the others as they are.
 """
 
 import ctypes
@@ -38,7 +39,7 @@ from posenc_ref.content import (
 from posenc_ref.fast import sdpa
 from posenc_ref.rotary import RoPE, cos_sin, inv_freq, rotate, rotate_
 
-ROUNDS = 20
+ROUNDS, STARTS = 20, 3
 RESULTS = Path(__file__).with_name("results.json")
 Forms = dict[str, Callable[[], Any]]
 
@@ -60,16 +61,27 @@ def _resident(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def compare(title: str, forms: Forms, *, memory: bool = False) -> dict[str, Any]:
-    """Time the forms in turn; return and print the median of each as a ratio to the first."""
+def compare(
+    title: str,
+    forms: Forms,
+    *,
+    memory: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], Any] = lambda: None,
+) -> dict[str, Any]:
+    """Time the forms in turn; return and print the median of each as a ratio to the first.
+
+    ``before`` is called ahead of each form, outside the measured time.
+    """
     for call in forms.values():
         call()
     times: dict[str, list[float]] = {name: [] for name in forms}
     for done in range(ROUNDS):
         for name, call in forms.items():
-            start = time.perf_counter()
+            before()
+            start = clock()
             call()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
         print(f"\r{title}: {done + 1}/{ROUNDS}", end="", file=sys.stderr, flush=True)
     print("\r" + " " * 100 + "\r", end="", file=sys.stderr)
     first, *_ = medians = {name: statistics.median(t) for name, t in times.items()}
@@ -172,6 +184,64 @@ def _many(call: Callable[[], Any]) -> None:
         call()
 
 
+def step(length: int) -> dict[str, Any]:
+    """One decoding step of attention behind ``length`` cached keys, without the layer's matrices.
+
+    Ahead of each form a large array is read, as a model reads its weights: no form finds the keys in the processor's
+    cache because the form before it left them there. A ratio is the median of STARTS comparisons, each in arrays of its
+    own, as a buffer that lies badly in memory can slow one form throughout. Times are the processor's, since
+    differences of a few per cent are asked for.
+    """
+    title, weights = f"one step behind {length} keys", torch.ones(2**24)  # 64 MiB
+    with torch.no_grad():
+        runs = [compare(title, step_forms(length), clock=time.process_time, before=weights.sum) for _ in range(STARTS)]
+    rows = {}
+    for name in runs[0]["forms"]:
+        ratios = sorted(run["forms"][name]["ratio"] for run in runs)
+        rows[name] = {"ratio": statistics.median(ratios), "range": [ratios[0], ratios[-1]]}
+    return {"title": title, "first_ms": statistics.median(run["first_ms"] for run in runs), "forms": rows}
+
+
+def step_forms(length: int) -> Forms:
+    """Ways to write a new key and value into room made before, and to attend; H = 8, D = 128.
+
+    RoPE is the usual few lines of PyTorch: the checks of our own would weigh more here than the rotation.
+    """
+    heads, head_dim, total = 8, 128, length + 1
+    q, k, v = torch.randn(3, 1, heads, 1, head_dim)
+    keys, values = torch.randn(2, 1, heads, total, head_dim)
+    p = torch.arange(total)
+    cos, sin = cos_sin(p, torch.from_numpy(inv_freq(head_dim)), dtype=torch.float32)
+    here = cos[-1:], sin[-1:]
+    slopes = 2.0 ** -torch.arange(1, heads + 1)[None, :, None, None]
+    row = slopes * p  # (1, heads, 1, total)
+
+    def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        keys[:, :, -1:], values[:, :, -1:] = k, v
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
+
+    def all_turned() -> torch.Tensor:
+        keys[:, :, -1:], values[:, :, -1:] = k, v
+        return F.scaled_dot_product_attention(turned(q, *here), turned(keys, cos, sin), values)
+
+    forms: Forms = {
+        "no encoding": lambda: attend(q, k),
+        "RoPE, query and new key turned": lambda: attend(turned(q, *here), turned(k, *here)),
+        "ALiBi, row made before": lambda: attend(q, k, row),
+        "ALiBi, row made anew": lambda: attend(q, k, slopes * torch.arange(total)),
+    }
+    if length <= 8192:
+        forms["RoPE, all keys turned"] = all_turned
+    if length <= 2048:
+        text = torch.randn(1, heads, total, head_dim)
+        forms["no cache, all queries"] = lambda: F.scaled_dot_product_attention(text, keys, values, is_causal=True)
+    return forms
+
+
 def biases(length: int) -> dict[str, Any]:
     """Causal attention with a bias, forward, H = 8, D = 128."""
     q, k, v = (torch.randn(1, 8, length, 128) for _ in range(3))
@@ -245,24 +315,36 @@ def in_numpy(length: int) -> dict[str, Any]:
     return compare(f"rotate in NumPy, float32, S = {length}", forms)
 
 
-def main() -> None:
-    """Run all comparisons and write their results."""
-    torch.manual_seed(0)
-    tables = [rotation(dtype, s) for dtype in (torch.float32, torch.bfloat16) for s in (2048, 8192)]
-    tables += [decoding(), biases(4096), *contents(256), in_numpy(2048)]
+WORKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "rotation": lambda: [rotation(dtype, s) for dtype in (torch.float32, torch.bfloat16) for s in (2048, 8192)],
+    "decoding": lambda: [decoding()],
+    "biases": lambda: [biases(4096)],
+    "contents": lambda: contents(256),
+    "in_numpy": lambda: [in_numpy(2048)],
+    "steps": lambda: [step(n) for n in (512, 2048, 8192, 32768)],
+}
+
+
+def main(*names: str) -> None:
+    """Run the works called so, or all, and write their tables in the place of earlier ones with the same title."""
     packages = ("numpy", "torch", "transformers", "rotary-embedding-torch", "x-transformers")
-    result = {
+    result: dict[str, Any] = {
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "rounds": ROUNDS,
-        "tables": tables,
     }
+    earlier = json.loads(RESULTS.read_text()) if names else {}
+    tables = {table["title"]: table for table in earlier.pop("tables", [])}
+    if names and earlier != result:
+        raise SystemExit(f"the earlier tables are of {earlier}, not of {result}: run all works")
+    torch.manual_seed(0)
+    tables |= {table["title"]: table for name in names or WORKS for table in WORKS[name]()}
     temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    temporary.write_text(json.dumps(result | {"tables": list(tables.values())}, indent=1) + "\n")
     temporary.replace(RESULTS)
     print(f"\nwritten to {RESULTS}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

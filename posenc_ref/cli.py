@@ -1,37 +1,43 @@
-"""The command ``posenc``: ``posenc grade …`` grades exercises, ``posenc lab …`` runs experiments."""
+"""The command ``posenc``: grade exercises, show progress, run experiments, read a model's configuration."""
 
 import sys
 
-HELP = """usage: posenc {grade,lab} ...
+HELP = """usage: posenc {grade,progress,lab,config} ...
 
   posenc grade [PATH ...]                  grade exercise notebooks
+  posenc progress [FOLDER]                 show what is done, and the next exercise
   posenc lab run [--suite NAME]            train the small models of a suite
   posenc lab show [EXPERIMENT]             show what was measured
+  posenc config FILE                       say what a config.json does with position
 
-posenc grade --help and posenc lab run --help say more."""
+posenc grade --help, posenc lab run --help and posenc config --help say more."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status.
 
     >>> main(["help"]).bit_length()
-    usage: posenc {grade,lab} ...
+    usage: posenc {grade,progress,lab,config} ...
     ...
     0
     """
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["help"]
-    if command == "grade":
-        from posenc_ref.grading.__main__ import main as grade
+    if command in ("grade", "progress"):
+        from posenc_ref.grading.__main__ import main as grading
 
-        return grade(rest)
+        return grading([command, *rest])
     if command == "lab":
         from posenc_ref.lab.commands import main as lab
 
         return lab(rest)
+    if command == "config":
+        from posenc_ref.configs.command import main as config
+
+        return config(rest)
     if command in ("help", "--help", "-h"):
         print(HELP)
         return 0
-    print(f"posenc: command must be grade or lab, got {command!r}\n\n{HELP}", file=sys.stderr)
+    print(f"posenc: command must be grade, progress, lab or config, got {command!r}\n\n{HELP}", file=sys.stderr)
     return 2
 
 

@@ -187,7 +187,21 @@ def test_verdicts_stand_in_blocks_of_their_own(book, pages, name):
     blocks = [b.get_text() for b in pages[book.html / f"{name}.html"].select(".cell_output pre")]
     verdicts = [b for b in blocks if "\n  verdict: " in b]
     assert verdicts or "  verdict: " not in (ROOT / f"{name}.ipynb").read_text("utf-8")
-    assert all(re.fullmatch(r"(Claim .+\n  verdict: .+\n  because: .+\n)+", b) for b in verdicts)
+    assert all(re.fullmatch(r"Claim .+\n  verdict: .+\n  because: .+\n", b) for b in verdicts)
+
+
+def test_every_claim_and_every_equation_leads_to_its_cell(book, pages):
+    """One link for each verdict and each equation of the chapters; test_links follows them."""
+    for name, target in (("claims", "claim-"), ("equations", "equation-")):
+        links = [a["href"] for a in pages[book.html / f"book/{name}.html"].select(".ledger a[href*='notebooks/']")]
+        chapters = [page for page in PAGES if page.startswith("notebooks/")]
+        ids = [
+            f"../{chapter}.html#{e['id']}"
+            for chapter in chapters
+            for e in pages[book.html / f"{chapter}.html"].select(f"[id^={target}]")
+        ]
+        assert ids
+        assert sorted(links) == sorted(ids)
 
 
 # the reference package

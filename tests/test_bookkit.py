@@ -47,7 +47,7 @@ def test_verify_refuses_what_cannot_fail():
 
 def test_verify_takes_tensors_and_complex_numbers(capsys):
     torch = pytest.importorskip("torch")
-    verify("eq-a", torch.ones(2, requires_grad=True), np.ones(2), 1e-6)
+    verify("eq-a", torch.tensor([1.0, 2.0], requires_grad=True), np.array([1.0, 2.0]), 1e-6)
     with pytest.raises(NotVerified):
         verify("eq-a", np.array([1j]), np.array([1.0]), 1e-6)
     assert capsys.readouterr().out == "eq-a holds: below 1e-06 (2, float32)\n"
@@ -68,10 +68,11 @@ def test_claim_refuses(arguments, message):
 
 def test_records_are_read_back_from_what_was_printed(capsys):
     verify("eq-a", 1.0, 1.0, 1e-12, "one pair")
+    verify("eq-a", 2, 2, 0, "one number")
     for id in claims():
         claim(id, verdict="holds if causal", because=f"reason (of {id})")
     records = read_records([capsys.readouterr().out])
-    assert records.equations == {"eq-a": "below 1e-12 (one pair)"}
+    assert records.equations == {"eq-a": ("below 1e-12 (one pair)", "exactly (one number)")}
     assert records.verdicts == {id: ("holds if causal", f"reason (of {id})") for id in claims()}
 
 

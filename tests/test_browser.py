@@ -220,6 +220,56 @@ def test_code_has_copy_buttons(watched):
     assert watched.open(f"{PAGES[1]}.html").locator("button.copybtn").count() > 0
 
 
+# the lists of claims and of equations
+
+
+def shown(page):
+    return page.locator(".ledger dt:visible").all_inner_texts()
+
+
+@pytest.fixture(params=["claims", "equations"])
+def listed(request, watched_on_disk):
+    """Page with a list, opened from disk."""
+    return watched_on_disk.open(f"book/{request.param}.html")
+
+
+def test_lists_can_be_searched_and_filtered_by_keyboard(listed):
+    everything = shown(listed)
+    assert len(everything) > 60
+    search = listed.get_by_label("Words to find")
+    search.focus()
+    listed.keyboard.type("ROTATION norms" if "Claims" in listed.title() else "rope-norm")
+    assert len(shown(listed)) == 1
+    assert listed.get_by_role("status").inner_text() == f"1 of {len(everything)} shown"
+    search.fill("xylophone")
+    assert shown(listed) == []
+    assert listed.locator("section:has(> .ledger):visible").count() == 0, "headings of nothing"
+    search.fill("")
+    listed.keyboard.press("Tab")
+    listed.keyboard.press("ArrowDown")
+    label = listed.locator(".ledger-controls label:has(input:checked)").inner_text()
+    kind, count = re.fullmatch(r"(.+) \((\d+)\)", label).groups()
+    badges = listed.locator("[class^=badge-]:visible").all_inner_texts()
+    assert kind != "all"
+    assert len(shown(listed)) == int(count) > 0
+    assert all(badge.startswith(kind) for badge in badges)
+
+
+def test_lists_are_complete_without_scripts(browser, book):
+    watched = Watched(browser, book.html.as_uri(), java_script_enabled=False)
+    for name, least in (("claims", 80), ("equations", 100)):
+        watched.page.goto(f"{watched.base}/book/{name}.html")
+        assert watched.page.locator(".ledger dt").count() > least
+    watched.context.close()
+
+
+def test_a_claim_leads_to_its_cell(watched):
+    page = watched.open("book/claims.html")
+    page.locator(".ledger a[href$='#claim-p2']").click()
+    page.wait_for_url("**/notebooks/01_attention_without_order.html#claim-p2")
+    assert page.locator("#claim-p2").inner_text().startswith("Claim P2 (")
+
+
 # the rotation clock
 
 

@@ -3,20 +3,29 @@
 import ast
 import math
 import re
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
+import IPython.display
+import matplotlib.figure  # before anything is timed, as torch
 import nbformat
 import numpy as np
 import pytest
+import torch  # noqa: F401
 
-from posenc_ref.grading.checker import Tried, broken_properties, diagnose, verdict_on
-from posenc_ref.grading.exercise import all_exercises, chapter_title, draw_inputs, find_exercise
+from posenc_ref.grading import checker
+from posenc_ref.grading.checker import Tried, broken_properties, diagnose, tried_on, verdict_on
+from posenc_ref.grading.exercise import KINDS, all_exercises, chapter_title, draw_inputs, find_exercise
 from posenc_ref.grading.grade import HIDDEN_INPUTS
 from posenc_ref.grading.notebooks import CHECK, exercises_of, grade_id, released
-from posenc_ref.grading.worker import attempt
+from posenc_ref.grading.sandbox import Sandbox
+from posenc_ref.grading.show import draw_sides
+from posenc_ref.grading.worker import caller
 
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 EXERCISES = Path(__file__).parents[1] / "exercises"
 CHAPTERS = sorted({e.chapter for e in all_exercises()})
 SEEDS = range(1, 21)  # check itself uses seed 0, which verdict_on meets below
@@ -30,7 +39,20 @@ def source(chapter):
 
 def named(exercise, function):
     """The function under the names of the learner's parameters."""
-    return eval(f"lambda {', '.join(exercise.parameters)}: f({', '.join(exercise.parameters)})", {"f": function})
+    return eval(f"lambda {', '.join(exercise.asked)}: f({', '.join(exercise.asked)})", {"f": function})
+
+
+def answer_cell(exercise):
+    """The solution's cell."""
+    (cell,) = [c for c in source(exercise.chapter).cells if grade_id(c) == exercise.cell]
+    return cell.source
+
+
+def solution(exercise):
+    """The function or class that the solution's cell defines."""
+    module = {"__name__": "__main__", "np": np, "math": math}
+    exec(compile(answer_cell(exercise), exercise.cell, "exec"), module)
+    return module[exercise.function]
 
 
 @each
@@ -45,7 +67,7 @@ def test_mistakes_are_named_and_alternatives_pass(exercise):
                 f"seed {seed}: {mistake.function.__name__} is named {found.mistake and found.mistake.function.__name__}"
             )
         for alternative in exercise.alternatives:
-            found = diagnose(tried, [attempt(alternative, inputs) for inputs in tried.inputs])
+            found = diagnose(tried, tried.outcomes(alternative))
             assert found is None, f"seed {seed}: {alternative.__name__} is rejected: {found}"
 
 
@@ -65,9 +87,10 @@ def test_check_says_so(exercise):
 @each
 def test_each_property_holds_and_can_fail(exercise):
     inputs = Tried(exercise, seed=1).inputs
-    for function in (exercise.reference, *exercise.alternatives):
+    for function in (exercise.reference, *map(exercise.on_arrays, exercise.alternatives)):
         assert broken_properties(exercise, function, inputs) == []
-    broken = {name for m in exercise.mistakes for name in broken_properties(exercise, m.function, inputs)}
+    wrong = [exercise.on_arrays(m.function) for m in exercise.mistakes]
+    broken = {name for function in wrong for name in broken_properties(exercise, function, inputs)}
     assert broken == {p.name for p in exercise.properties}, "a property that no mistake breaks tests nothing"
 
 
@@ -147,12 +170,15 @@ def test_notebook_has_the_cells_in_order(exercise):
 def test_solution_passes_and_has_the_stub_s_signature(exercise):
     cells = {grade_id(c): c for c in source(exercise.chapter).cells}
     code = cells[exercise.cell].source
-    (definition,) = [n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef) and n.name == exercise.function]
-    assert tuple(a.arg for a in definition.args.args) == exercise.parameters
+    defined = ast.FunctionDef | ast.ClassDef
+    (definition,) = [n for n in ast.parse(code).body if isinstance(n, defined) and n.name == exercise.function]
     assert ast.get_docstring(definition), "the stub needs a docstring with the shapes"
-    module = {"np": np, "math": math}
-    exec(compile(code, exercise.cell, "exec"), module)
-    verdict = verdict_on(exercise, module[exercise.function])
+    first = []
+    if isinstance(definition, ast.ClassDef):
+        (definition,) = [n for n in definition.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+        first = ["self"]
+    assert [a.arg for a in definition.args.args] == [*first, *exercise.asked]
+    verdict = verdict_on(exercise, solution(exercise))
     assert verdict, verdict.text
     outputs = cells[exercise.cell + CHECK].outputs
     assert [o.text for o in outputs] == [verdict.text + "\n"], (
@@ -195,3 +221,135 @@ def test_a_right_layer_with_another_query_is_told_so():
 def test_ids_and_numbers_are_unique():
     for values in zip(*[(e.id, e.number, e.cell) for e in all_exercises()], strict=True):
         assert len(set(values)) == len(values)
+
+
+# --- how many there are, and of which kinds
+
+
+@pytest.mark.parametrize(
+    "notebook", [p.stem for p in sorted(NOTEBOOKS.glob("*.ipynb")) if 1 <= int(p.stem[:2]) <= 14], ids=str
+)
+def test_each_chapter_has_exercises(notebook):
+    here = [e.id for e in all_exercises() if e.chapter[:2] == notebook[:2]]
+    assert len(here) >= 2, f"chapter {notebook} has a notebook and the exercises {here}: there should be two or more"
+
+
+def test_there_are_enough_of_each_kind():
+    count = {kind: sum(kind in e.kinds for e in all_exercises()) for kind in KINDS}
+    assert len(all_exercises()) >= 45
+    assert count["torch"] >= 12 and count["bug"] >= 6 and count["derive"] >= 4 and count["cache"] >= 3, count
+
+
+@each
+def test_the_kind_is_what_the_task_says(exercise):
+    cells = source(exercise.chapter).cells
+    (at,) = [i for i, c in enumerate(cells) if grade_id(c) == exercise.cell]
+    task = cells[at - 1].source
+    assert ("bug" in exercise.kinds) == ("bug" in exercise.title.lower()), exercise.title
+    assert "derive" not in exercise.kinds or re.search(r"\b[Dd]erive\b", task), "the task should ask to derive"
+    assert ("torch" in exercise.kinds) == ("import torch" in cells[at].source)
+
+
+# --- PyTorch
+
+in_torch = pytest.mark.parametrize("exercise", [e for e in all_exercises() if "torch" in e.kinds], ids=lambda e: e.id)
+
+
+@in_torch
+def test_what_calls_an_answer_stands_alone(exercise):
+    """Only the source of ``use`` reaches the sandbox: nothing of its module."""
+    answer, tried = caller(exercise.torch)(solution(exercise)), tried_on(exercise)
+    for inputs, right in zip(tried.inputs[:5], tried.right, strict=False):
+        assert checker.judge(exercise, checker.attempt(answer, inputs), right) is None
+
+
+def test_pytorch_answers_are_graded_in_the_sandbox():
+    exercise = find_exercise("learned.layer")
+    tried, code = Tried(exercise, seed=3, count=4), answer_cell(exercise)
+    right = Sandbox().run(code, exercise.function, tried.inputs, exercise.torch)
+    assert right.outcomes and diagnose(tried, right.outcomes) is None, right
+    wrong = Sandbox().run(code.replace(" + self.offset", ""), exercise.function, tried.inputs, exercise.torch)
+    assert diagnose(tried, wrong.outcomes).mistake is exercise.mistakes[0]
+
+
+def test_loading_the_exercises_loads_no_torch():
+    code = (
+        "import sys; from posenc_ref.grading.exercise import all_exercises as a; a(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_without_torch_check_says_so_and_keeps_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(checker, "find_spec", lambda name: None)
+    monkeypatch.setattr(checker.progress, "record", lambda *_: pytest.fail("this was no attempt"))
+    verdict = checker.check("learned.layer", lambda rows, dim, offset: None)
+    assert not verdict and "PyTorch, which is not installed here" in capsys.readouterr().out
+    assert max(map(len, verdict.text.splitlines())) <= 120
+
+
+def test_arrays_are_no_tensors():
+    exercise = find_exercise("shaw.table_gradient")
+    verdict = verdict_on(exercise, lambda g, q, k, c: exercise.reference(g.numpy(), q.numpy(), k.numpy(), c))
+    assert verdict.kind == "type" and "asked for is a tensor" in verdict.text
+
+
+# --- pictures
+
+
+@pytest.mark.parametrize("exercise", [e for e in all_exercises() if e.draw], ids=lambda e: e.id)
+def test_wrong_matrices_are_drawn(exercise):
+    tried, start = tried_on(exercise), time.process_time()
+    drawn = [checker._largest_sides(tried, tried.wrong(i)) for i in range(len(exercise.mistakes))]
+    yours, right = next(pair for pair in drawn if pair)
+    assert yours.shape == right.shape and not np.array_equal(yours, right)
+    png = draw_sides(yours, right)
+    assert png.startswith(b"\x89PNG") and len(png) < 60_000
+    assert time.process_time() - start < 2
+
+
+def test_a_picture_shows_yours_right_and_difference(monkeypatch):
+    panels, shown = [], []
+    savefig = matplotlib.figure.Figure.savefig
+
+    def keep(figure, *arguments, **options):
+        panels.extend((a.get_title(), a.images[0].get_array()) for a in figure.axes if a.get_title())
+        savefig(figure, *arguments, **options)
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
+    monkeypatch.setattr(IPython.display, "display", shown.append)
+    exercise = find_exercise("alibi.chunk")
+    verdict = verdict_on(exercise, lambda content, slope: exercise.reference(content, 0.0))
+    verdict._ipython_display_()
+    assert [title for title, _ in panels] == ["yours", "right", "yours − right"] and len(shown) == 1
+    yours, right, difference = (x for _, x in panels)
+    assert yours.shape == (3, 8), "the largest input, not the smallest that fails"
+    assert np.allclose(yours[0, :6], 1 / 6) and np.allclose(difference, yours - right)
+
+
+def test_pictures_only_where_they_are_wanted_and_something_is_wrong():
+    exercise = find_exercise("alibi.chunk")
+    assert verdict_on(exercise, exercise.reference).sides is None
+    flat = lambda content, slope: exercise.reference(content, 0.0)  # noqa: E731
+    assert verdict_on(exercise, flat, draw=False).sides is None
+    rope = find_exercise("rope.rotate")
+    assert verdict_on(rope, rope.mistakes[0].function).sides is None
+    assert verdict_on(rope, rope.mistakes[0].function, draw=True).sides is not None
+
+
+def test_what_is_not_finite_can_be_drawn():
+    assert draw_sides(np.array([[np.nan, 1.0], [np.inf, 0.0]]), np.array([[-np.inf, 1.0], [0.0, 0.0]]))
+
+
+def test_an_exception_is_told_in_three_lines_at_most():
+    exercise = find_exercise("rope.rotate")
+
+    def rotate(x, positions):
+        def deeper(n):
+            return deeper(n - 1) if n else [][1]
+
+        return deeper(20)
+
+    text, _, next_step = verdict_on(exercise, rotate).text.partition("\nTry:")
+    told = text[text.index("IndexError: list index out of range") :]
+    assert len(told.splitlines()) <= 3 and "return deeper(n - 1) if n else [][1]" in told
+    assert next_step and "Traceback" not in text

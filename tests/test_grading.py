@@ -8,7 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import numpy as np
@@ -21,8 +24,9 @@ from posenc_ref.grading.checker import verdict_on
 from posenc_ref.grading.exercise import all_exercises, compare, find_exercise, same_answer
 from posenc_ref.grading.grade import Graded, Grader, Row
 from posenc_ref.grading.notebooks import released
-from posenc_ref.grading.sandbox import Sandbox
+from posenc_ref.grading.sandbox import Limits, Run, Sandbox
 from posenc_ref.grading.show import show_sides
+from posenc_ref.grading.worker import attempt
 
 ROOT = Path(__file__).parents[1]
 ROTATE = find_exercise("rope.rotate")
@@ -416,6 +420,10 @@ def test_a_class_gets_one_report_and_names_are_escaped(learner, tmp_path, capsys
     assert "<script" not in page and "&lt;script&gt;" in page
     seed = re.search(r"Seed (\d+)\.", capsys.readouterr().out)[1]
     assert seed in page
+    pages = [Path("r", unquote(link)) for link in re.findall(r'href="r/([^"]*)"', page)]
+    assert [p.name for p in pages] == ["<script>alert(1).html", "empty.html"]
+    own = pages[0].read_text("utf-8")
+    assert "<script" not in own and seed in own and "Rotate queries by their positions" in own
 
 
 def test_a_class_needs_the_sandbox(learner, tmp_path, capsys, monkeypatch):
@@ -472,7 +480,7 @@ def test_a_report_names_the_chapter_and_counts_attempts_of_started_answers():
     text = report.table(Graded("x", (row(), row(status="not started")), ()), 100)
     assert text.splitlines()[0] == "Chapter 8: rotary position embedding"
     assert re.search(r"failed +4 attempts\n", text) and re.search(r"not started\n", text)
-    page = report.as_html([Graded("x", (row(),), ())], 1, "none")
+    page = report.as_html(Graded("x", (row(),), ()), 1, "none")
     assert "Chapter 8: rotary position embedding" in page and "08_rope" not in page
 
 
@@ -490,7 +498,7 @@ def phone():
 
 def test_a_report_fits_a_phone(phone):
     rows = (row(), row(message="line 3: " + "x" * 200, status="grader failed"), row(title="Positions " * 9))
-    phone.set_content(report.as_html([Graded("a" * 90, rows, ("note" * 40,))], 1, "none"))
+    phone.set_content(report.as_html(Graded("a" * 90, rows, ("note" * 40,)), 1, "none"))
     assert phone.evaluate("document.documentElement.scrollWidth") <= 360
     title, points, result = (phone.locator("td").nth(n).bounding_box() for n in (1, 2, 3))
     assert title["x"] == points["x"] == result["x"] and title["y"] < points["y"] < result["y"]
@@ -572,7 +580,15 @@ def test_a_learner_who_cannot_be_read_does_not_stop_the_class(learner, tmp_path,
 
 @BWRAP
 @pytest.mark.parametrize(
-    "outcomes", ["[(1, '', '', (99,))]", "[(1, '', '', (float('inf'),))]", "np.zeros(3)", "[(1, '')]", "[]"]
+    "outcomes",
+    [
+        "[(1, '', '', (99,))]",
+        "[(1, '', '', (float('inf'),))]",
+        "np.zeros(3)",
+        "[(1, '')]",
+        "[]",
+        "[(1, '', '', ())] * 9",
+    ],
 )
 def test_a_forged_reply_is_the_answer_s_failure(outcomes):
     forged = "\n".join(
@@ -592,6 +608,292 @@ def test_interrupting_the_grader_is_one_line(learner, capsys, monkeypatch):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_graded", interrupt)
+    monkeypatch.setattr(Grader, "grade", interrupt)
     assert command.main([str(learner)]) == 130
-    assert "Interrupted; no report was written." in capsys.readouterr().err
+    assert "Interrupted. The same command goes on from here." in capsys.readouterr().err
+
+
+# --- classes: interrupted, large, with odd names
+
+
+class Box:
+    """Stands for the sandbox where the sandbox is not the question: it runs answers here, and counts them."""
+
+    strong = bounded = True
+    why_weak, isolation = "", "a test"
+
+    def __init__(self):
+        self.ran, self.patience, self.on = [], [], lambda code: None
+
+    def run(self, code, function, cases, torch=None, *, patience=1.0):
+        self.patience.append(patience)
+        self.on(code)
+        self.ran.append(code)
+        module = {"np": np}
+        exec(code, module)
+        return Run(tuple(attempt(module[function], inputs) for inputs in cases))
+
+
+@pytest.fixture
+def box(monkeypatch):
+    box = Box()
+    monkeypatch.setattr(command, "Sandbox", lambda: box)
+    return box
+
+
+def answering(folder, code, grade_id="rope-rotate"):
+    """Put an answer into a learner's notebook."""
+    path = folder / "08_rope.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    (cell,) = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id]
+    cell.source = code
+    nbformat.write(notebook, path)
+
+
+RIGHT = inspect.getsource(right).replace("def right", "def rotate")
+
+
+@pytest.fixture
+def room(tmp_path, learner):
+    """A class of three, whose answers can be told apart."""
+    folder = class_folder(tmp_path, learner, "amy", "bo", "cy")
+    for name in ("amy", "bo", "cy"):
+        answering(folder / name, f"{RIGHT}\n# {name}")
+    return folder
+
+
+def graded(room, *arguments):
+    return command.main([str(room), "--chapter", "8", *arguments])
+
+
+def names_of(box):
+    return sorted(code.rpartition("# ")[2] for code in box.ran)
+
+
+def interrupt_at(name):
+    def on(code):
+        if code.endswith(name):
+            raise KeyboardInterrupt
+
+    return on
+
+
+def reports(room):
+    return {p.relative_to(room): p.read_bytes() for p in sorted(room.rglob("report*")) if p.is_file()} | {
+        p.relative_to(room): p.read_bytes() for p in sorted(room.glob("report/*"))
+    }
+
+
+def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_happened(room, box, capsys):
+    box.on = interrupt_at("cy")
+    assert graded(room) == 130
+    assert not (room / "report.json").exists() and (room / "report.partial").exists()
+    box.ran, box.on = [], lambda code: None
+    assert graded(room) == 0
+    assert names_of(box) == ["cy"]
+    text = capsys.readouterr().out
+    assert "Going on with an interrupted run: 2 of them are done." in text
+    assert not (room / "report.partial").exists()
+    after = reports(room)
+    assert graded(room, "--seed", re.search(r"Seed (\d+)", text)[1]) == 0
+    assert reports(room) == after and len(after) == 6
+
+
+@pytest.mark.parametrize(("change", "again"), [
+    (lambda room: answering(room / "amy", f"{RIGHT}\n# amy"), ["cy"]),
+    (lambda room: answering(room / "amy", f"{RIGHT}\n# changed\n# amy"), ["amy", "cy"]),
+    (lambda room: (room / "report.partial").write_bytes((room / "report.partial").read_bytes()[:-9]), ["bo", "cy"]),
+    (lambda room: (room / "report.partial").write_bytes(b"\xff\n"), ["amy", "bo", "cy"]),
+])  # fmt: skip
+def test_going_on_grades_anew_what_changed_or_was_lost(room, box, change, again):
+    box.on = interrupt_at("cy")
+    assert graded(room) == 130
+    change(room)
+    box.ran, box.on = [], lambda code: None
+    assert graded(room) == 0
+    assert names_of(box) == again
+    learners = json.loads((room / "report.json").read_text("utf-8"))["learners"]
+    assert [(g["name"], g["score"]) for g in learners] == [("amy", 2), ("bo", 2), ("cy", 2)]
+
+
+@pytest.mark.parametrize("arguments", [["--anew"], ["--seed", "-1"], ["--chapter", "3"]])
+def test_another_run_does_not_go_on(room, box, arguments, capsys):
+    box.on = interrupt_at("cy")
+    assert graded(room) == 130
+    box.ran, box.on = [], lambda code: None
+    assert graded(room, *arguments) == 0
+    assert names_of(box) == ["amy", "bo", "cy"] and "Going on" not in capsys.readouterr().out
+
+
+def test_a_failure_of_the_grader_is_not_remembered(room, box):
+    def fail(code):
+        if code.endswith("bo"):
+            raise OSError("no memory")
+        interrupt_at("cy")(code)
+
+    box.on = fail
+    assert graded(room) == 130
+    box.ran, box.on = [], lambda code: None
+    assert graded(room) == 0
+    assert names_of(box) == ["bo", "cy"]
+
+
+def test_a_class_gets_a_csv_that_no_spreadsheet_runs(room, box):
+    (room / "cy").rename(room / "=HYPERLINK(1)")
+    answering(room / "bo", "def rotate(x, positions):\n    return x")
+    assert graded(room) == 0
+    head, *lines = (room / "report.csv").read_text("utf-8").splitlines()
+    assert head.startswith("learner,score,points,8.1 rope.rotate,8.2 ")
+    points = sum(e.difficulty for e in all_exercises() if e.chapter == "08_rope")
+    assert [line.split(",")[:4] for line in lines] == [
+        ["'=HYPERLINK(1)", "2", str(points), "2"], ["amy", "2", str(points), "2"], ["bo", "0", str(points), "0"],
+    ]  # fmt: skip
+    assert "numbers differ" in (room / "report" / "bo.html").read_text("utf-8")
+
+
+def test_reports_hold_no_hidden_input_that_an_answer_puts_into_a_message(room, box):
+    answering(room / "bo", "def rotate(x, positions):\n    raise ValueError(f'secret {x}')")
+    assert graded(room) == 0
+    told = {name: b"ValueError" in content for name, content in reports(room).items()}
+    assert told[Path("report.json")] and told[Path("report/bo.html")]
+    assert not any(b"secret [" in content for content in reports(room).values())
+
+
+def test_memory_does_not_grow_with_the_class(learner, tmp_path, box, monkeypatch):
+    folder = class_folder(tmp_path, learner, *(f"learner{n}" for n in range(30)))
+    made, alive = [], []
+
+    def count(graded):
+        made.append(weakref.ref(graded))
+        alive.append(sum(ref() is not None for ref in made))
+        return summary(graded)
+
+    summary = report.summary
+    monkeypatch.setattr(report, "summary", count)
+    assert graded(folder) == 0
+    assert len(alive) == 30 and max(alive) <= 2
+
+
+def test_one_who_runs_into_the_time_limit_again_and_again_waits_for_less_and_less(learner, box):
+    box.run = lambda *_, patience: box.patience.append(patience) or Run(failure="stopped at the time limit: …")
+    its = [e for e in all_exercises() if e.chapter == "08_rope"]
+    for exercise in its:
+        answering(learner, f"def {exercise.function}(*inputs):\n    while True: pass", exercise.cell)
+    (result,) = Grader(its, box, seed=1).grade([("x", learner)])
+    assert [r.status for r in result.rows] == ["failed"] * len(its)
+    assert max(box.patience) == 1 and min(box.patience) <= 0.5 ** (len(its) - os.cpu_count())
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["a/exercises", "b/exercises"], "two learners are called exercises"),
+    (["a/exercises", "--chapter", "99"], "no exercises of chapter 99; there are 01_attention"),
+    (["a/exercises", "--gradebook", "sqlite:///x.db"], "--gradebook needs --assignment"),
+    (["class"], "report holds notebooks"),
+])  # fmt: skip
+def test_what_cannot_be_graded_is_one_line(learner, tmp_path, box, capsys, arguments, words):
+    for path in ("a/exercises", "b/exercises", "class/amy", "class/report"):
+        shutil.copytree(learner, tmp_path / path)
+    try:
+        assert command.main(arguments) == 2
+    except SystemExit as stop:
+        assert stop.code == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+    assert not box.ran
+
+
+def test_a_link_in_the_way_of_a_report_is_replaced_and_not_followed(room, box, tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    for name in ("report.json", "report/amy.html"):
+        (room / name).parent.mkdir(exist_ok=True)
+        (room / name).symlink_to(tmp_path / "mine.txt")
+    assert graded(room) == 0
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+    assert not (room / "report" / "amy.html").is_symlink()
+
+
+def test_a_name_that_is_too_long_for_a_page_does_not_cost_the_class_its_report(room, box, capsys):
+    (room / "cy").rename(room / ("c" * 254))
+    assert graded(room) == 0
+    assert "No page for cccc" in capsys.readouterr().err
+    assert len(json.loads((room / "report.json").read_text("utf-8"))["learners"]) == 3
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(room, box, monkeypatch, capsys):
+    assert graded(room) == 0
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert graded(room) == 0
+    count = 3 * sum(e.chapter == "08_rope" for e in all_exercises())
+    assert f"{'█' * 30} {count} of {count}" in capsys.readouterr().err
+
+
+# --- progress
+
+
+def test_progress_shows_what_is_done_and_the_next_exercise(learner, tmp_path, capsys):
+    entries = {"rope.rotate": (3, True, "passed"), "rope.inv_freq": (2, False, "The base is 1000 here.")}
+    (learner / "progress.json").write_text(
+        json.dumps({"exercises": {id: {"attempts": n, "passed": p, "last": t} for id, (n, p, t) in entries.items()}})
+    )
+    assert command.main(["progress", str(learner)]) == 0
+    text = capsys.readouterr().out
+    count = sum(e.chapter == "08_rope" for e in all_exercises())
+    assert re.search(rf"Chapter 8: rotary position embedding +■{'□' * (count - 1)} +1 of {count}  5 attempts\n", text)
+    assert re.search(r"Chapter 1: attention without order +□+ +0 of \d+\n", text)
+    assert f"Done: 1 of {len(all_exercises())} exercises.\n" in text
+    assert "Next: exercise 8.2, Frequencies when part of a head turns (●" in text and "in 08_rope.ipynb.\n" in text
+    assert text.endswith("  Last time: The base is 1000 here.\n")
+
+
+def test_progress_starts_with_the_first_exercise_and_ends_with_none(tmp_path, capsys, monkeypatch):
+    (tmp_path / "exercises").mkdir()
+    assert command.main(["progress"]) == 0  # where no notebook is, the folder exercises
+    assert "Next: exercise 1.1, " in capsys.readouterr().out
+    all_done = {e.id: {"attempts": 1, "passed": True} for e in all_exercises()}
+    monkeypatch.setenv("POSENC_PROGRESS", str(tmp_path / "mine.json"))
+    (tmp_path / "mine.json").write_text(json.dumps({"exercises": all_done}))
+    assert command.main(["progress"]) == 0
+    text = capsys.readouterr().out
+    assert f"Done: {len(all_done)} of {len(all_done)} exercises.\n" in text and "Next" not in text
+    assert command.main(["progress", "nowhere"]) == 2
+    assert "nowhere is not a folder" in capsys.readouterr().err
+
+
+def test_attempts_made_at_the_same_time_are_all_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("POSENC_PROGRESS", str(tmp_path / "mine.json"))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: progress.record(ROTATE, n == 50, "no"), range(100)))
+    assert progress.read(tmp_path / "mine.json")["rope.rotate"] | {"last": ""} == {
+        "attempts": 100, "passed": True, "last": "",
+    }  # fmt: skip
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.json"]
+
+
+# --- the page for instructors
+
+INSTRUCTORS = ROOT / "book" / "instructors.md"
+
+
+def blocks(section):
+    """The shell commands of a section."""
+    text = INSTRUCTORS.read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+
+
+@BWRAP
+def test_the_commands_for_plain_folders_do_what_the_page_says(tmp_path):
+    shutil.copytree(ROOT / "exercises", tmp_path / "exercises", ignore=shutil.ignore_patterns("source", "report*"))
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = f"set -e\n{blocks('Plain folders')}\n{blocks('What the seed is for')}"
+    run = subprocess.run(["bash", "-c", commands], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("Seed ") == 2 and "Seed 1. Written: class/report.json" in run.stdout
+    for name in re.findall(r"\| `(class/report[^`]*)` \|", INSTRUCTORS.read_text("utf-8")):
+        assert (tmp_path / name).is_file()
+
+
+def test_the_page_for_instructors_states_the_limits_that_hold():
+    text, limits = INSTRUCTORS.read_text("utf-8"), Limits()
+    assert f"{limits.cpu_s} seconds of computing, and {limits.wall_s:g} seconds on the clock" in " ".join(text.split())
+    results = re.findall(r"^\| (passed|failed|not started|missing|grader failed) \|", text, re.MULTILINE)
+    assert results == ["passed", "failed", "not started", "missing", "grader failed"]

@@ -20,7 +20,7 @@ from posenc_ref.grading import worker
 from posenc_ref.grading.checker import Tried, verdict_on
 from posenc_ref.grading.exercise import find_exercise
 from posenc_ref.grading.grade import Grader
-from posenc_ref.grading.sandbox import MIB, Limits, Sandbox, SandboxError
+from posenc_ref.grading.sandbox import MIB, PROCESSES, Limits, Sandbox, SandboxError, _at_most
 from posenc_ref.grading.submission import read_submission
 from posenc_ref.grading.worker import Outcome, pack, unpack
 
@@ -159,7 +159,53 @@ for attempt in (os.fork, lambda: os.setuid(0), lambda: os.kill(1, 9), lambda: os
 raise RuntimeError(f"got {got}")
 """
 
+ASK_THE_KERNEL = """
+import ctypes, ctypes.util, os
+libc = ctypes.CDLL(None, use_errno=True)
+got = [
+    name
+    for name, arguments in {
+        "fork": (), "vfork": (), "setuid": (0,), "kill": (1, 9), "chroot": (b"/tmp",), "ptrace": (16, 1, 0, 0),
+        "mount": (b"none", b"/tmp", b"proc", 0, 0), "umount2": (b"/tmp", 2), "sethostname": (b"x", 1),
+        "setns": (0, 0), "swapon": (b"/tmp/x", 0), "reboot": (0,), "mknod": (b"/tmp/d", 0o60666, 0x800),
+        "unshare": (0x10000000,), "shmget": (0, 1 << 20, 0o1600), "memfd_create": (b"x", 0), "msgget": (0, 0o1600),
+    }.items()
+    if getattr(libc, name)(*arguments) != -1
+]
+raise RuntimeError(f"got {got}")
+"""
+
 HOSTILE = {
+    "forks without end": (
+        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", "time limit",
+    ),
+    "asks the kernel": (ASK_THE_KERNEL, re.escape("RuntimeError: got []")),
+    "lets an alarm raise": (
+        "import signal, sys, time\nsignal.signal(signal.SIGALRM, lambda *_: sys.exit())\n"
+        + function("signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)", "time.sleep(9)", "return x"),
+        "SystemExit|without an answer|time limit",
+    ),
+    "replies as the worker would": (
+        "import sys\n"
+        + function(
+            "frame = sys._getframe()", "while 'send' not in frame.f_locals: frame = frame.f_back",
+            "frame.f_locals['send']({'outcomes': [(x, '', '', ())] * len(frame.f_locals['request']['cases'])})",
+            "frame.f_locals['leave'](0)",
+        ),
+        "the shape is|numbers differ",
+    ),
+    "replies with more than asked": (
+        "import sys\n"
+        + function(
+            "frame = sys._getframe()", "while 'send' not in frame.f_locals: frame = frame.f_back",
+            "frame.f_locals['send']({'outcomes': [(x, '', '', ())] * 999})", "frame.f_locals['leave'](0)",
+        ),
+        "sent 999 results, asked for are",
+    ),
+    "returns a view without end": (function("return np.broadcast_to(0.0, (2**50,))"), r"shape \(1125899906842624,\)"),
+    "returns tuples in tuples": (
+        function("t = ()", "for _ in range(7): t = (t,) * 9999", "return t"), "time limit|memory|MemoryError",
+    ),
     "loops for ever": (function("while True:", "    pass"), "time limit"),
     "ignores signals": (
         "import signal, time\nfor n in (1, 2, 15, 24):\n    signal.signal(n, signal.SIG_IGN)\n"
@@ -276,6 +322,20 @@ def test_odd_but_right_answers_get_their_score(batch, name):
     assert batch[name].status == "passed", batch[name].message
 
 
+def test_nothing_passes_from_one_answer_to_the_next(box):
+    leave = function(
+        "import os",
+        "for folder in ('/tmp', '/', '/dev', '/site', '/dev/shm', '/var/tmp', '/run'):",
+        "    try: open(folder + '/note', 'w').write('1.0')",
+        "    except OSError: pass",
+        "return np.array(os.path.exists('/tmp/note'))",
+    )
+    find = function("import os", "return np.array([f for _, _, files in os.walk('/') for f in files if f == 'note'])")
+    left, found = (box.run(code, "rotate", [(np.ones(2), np.ones(2))]).outcomes[0] for code in (leave, find))
+    assert left.value == np.True_, "nothing was left: this test shows nothing"
+    assert found.value.shape == (0,)
+
+
 def test_visible_inputs_by_heart_fail_on_hidden_ones(grader, tmp_path):
     visible = Tried(ROTATE, seed=0)
     table = {
@@ -333,6 +393,8 @@ def test_broken_notebooks_get_a_message_and_the_batch_goes_on(grader, tmp_path):
     raw("no-notebook", b"[1, 2]")
     raw("not-text", bytes(range(256)))
     raw("deep", b"[" * 200_000)
+    raw("huge", b'{"cells": [' + b" " * 10_000_000 + b"]}")
+    raw("many-cells", b'{"cells": [' + b"{}," * 300_000 + b"{}]}")
     raw("old-format", b'{"worksheets": [], "nbformat": 3}')
     (learner("link") / "08_rope.ipynb").unlink()
     (tmp_path / "link" / "08_rope.ipynb").symlink_to(tmp_path / "honest" / "08_rope.ipynb")
@@ -362,6 +424,8 @@ def test_broken_notebooks_get_a_message_and_the_batch_goes_on(grader, tmp_path):
         "no-notebook": ("missing", "has no cells"),
         "not-text": ("missing", "not JSON"),
         "deep": ("missing", "not JSON"),
+        "huge": ("missing", "larger than 10 MB"),
+        "many-cells": ("missing", "was deleted"),
         "old-format": ("missing", "has no cells"),
         "link": ("missing", "links are not followed"),
         "pipe": ("missing", "not a plain file"),
@@ -461,6 +525,38 @@ def test_who_is_not_root_gets_a_user_namespace(tmp_path, monkeypatch):
         assert "found []" in row(grader, tmp_path, LOOK_AROUND).message
         if os.getuid() == 0:  # then the kernel exempts it from the limit on processes, and the probe must tell
             assert "got [" in (message := row(grader, tmp_path, TAKE_POWER).message) and "got []" not in message
+
+
+BOMB = """
+import os
+def rotate(x, positions):
+    started = 0
+    while started < 99:
+        try:
+            if os.fork() == 0:
+                while True: os.sched_yield()
+            started += 1
+        except OSError:
+            break
+    return started
+"""
+
+
+def test_where_root_has_no_limit_on_processes_a_cgroup_has_one_or_the_report_says_so(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)  # so that the worker stays root, if we are
+    box = Sandbox(LIMITS)
+    (outcome,) = box.run(BOMB, "rotate", [(1, 2)]).outcomes if box.bounded else (Outcome(0),)
+    assert outcome.value <= PROCESSES and (box.isolation == "bubblewrap") == box.bounded
+    if os.getuid() == 0:
+        monkeypatch.setattr("posenc_ref.grading.sandbox._cgroup_for_pids", lambda: "")
+        without = Sandbox(LIMITS)
+        assert not without.bounded and "no limit on processes" in without.isolation
+
+
+def test_no_folder_is_taken_for_a_cgroup(tmp_path):
+    with pytest.raises(OSError), _at_most(PROCESSES, str(tmp_path)):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_sandbox_that_stops_working_says_so(box, tmp_path):

@@ -14,8 +14,8 @@ from shutil import copytree, ignore_patterns, rmtree
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = re.compile(r"((?:^Claim .+\n  verdict: .+\n  because: .+\n?)+)", re.MULTILINE)
-"""Lines that :func:`posenc_ref.bookkit.claim` printed."""
+CLAIM = re.compile(r"(^Claim (?:[A-Z]\d+) .+\n  verdict: .+\n  because: .+\n?)", re.MULTILINE)
+"""What :func:`posenc_ref.bookkit.claim` printed."""
 UNUSED = ignore_patterns(
     "*svg*", "mml-*", "*-full*", "asciimath*", "liteDOM*", "node-main*", "latest*", "[!e][a-z].json", "e[!n].json"
 )  # fmt: skip
@@ -69,19 +69,27 @@ def _number_by_chapter(app: Any, env: Any) -> list[str]:
 
 
 def _mark_claims(app: Any, doctree: Any) -> None:
-    # Verdicts are sentences: in a block of their own they may wrap, while tables of numbers scroll.
+    # Verdicts are sentences: in blocks of their own they may wrap, while tables of numbers scroll. The page of claims
+    # refers to them as {ref}`claim-o5`.
+    page, domain = app.env.docname, app.env.get_domain("std")
     for block in list(doctree.findall(lambda node: node.tagname == "literal_block")):
-        parts = [part for part in CLAIMS.split(block.astext()) if part.strip()]
-        if "\n  verdict: " in block.astext():
-            block.replace_self([_part_of(block, part) for part in parts])
+        parts = [part for part in CLAIM.split(block.astext()) if part.strip()]
+        if "\n  verdict: " not in block.astext():
+            continue
+        blocks = [_part_of(block, part) for part in parts]
+        block.replace_self(blocks)
+        for name in (id for part in blocks for id in part["ids"] if page.startswith("notebooks/")):
+            domain.anonlabels[name] = page, name
+            domain.labels[name] = page, name, name
 
 
 def _part_of(block: Any, text: str) -> Any:
     part = block.copy()
     part.rawsource, part.children = text, []
     part += type(block.children[0])(text)
-    if CLAIMS.match(text):
+    if CLAIM.match(text):
         part["classes"].append("claims")
+        part["ids"] = [f"claim-{text.split()[1].lower()}"]
     return part
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ def verify(label: str, lhs: Any, rhs: Any, tol: float, what: str = "") -> None:
     lhs, rhs : both sides as computed: numbers, arrays or tensors of one shape; nothing is broadcast.
     tol : largest absolute difference allowed, in the unit of the two sides.
     what : what was compared, such as ``"200 random q, k, m, n"``; the shape and dtype by default.
+
+    A check that could not fail is refused. The left side must no longer pass with its sign turned, a tenth larger,
+    moved by one place along its axes, or with two axes of one length exchanged: take cases that tell these apart.
 
     >>> verify("eq-pythagoras", 3**2 + 4**2, 5**2, 1e-12, "one triangle")
     eq-pythagoras holds: below 1e-12 (one triangle)
@@ -60,6 +64,9 @@ def verify(label: str, lhs: Any, rhs: Any, tol: float, what: str = "") -> None:
             f"{label} fails: largest difference {difference.max():.3g}, allowed {tol:g}, at index {at}: "
             f"left {left[at]}, right {right[at]}"
         )
+    passing = _passing_mutants(left, right, tol)
+    if passing:
+        raise ValueError(f"{label} cannot fail: its left side {', '.join(passing)} passes, too; take other cases")
     shape = " × ".join(map(str, left.shape)) or "one number"
     bound = "exactly" if tol == 0 else f"below {tol:g}"
     print(f"{label} holds: {bound} ({what or f'{shape}, {left.dtype}'})")
@@ -86,18 +93,38 @@ def claim(id: str, *, verdict: str, because: str) -> None:
     print(f"Claim {id} ({statement})\n  verdict: {verdict}\n  because: {because}")
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One statement of the claims ledger."""
+
+    claim: str
+    """The statement, in a sentence."""
+    verdict: str | None = None
+    """The verdict that a chapter gives, kept here so that it does not change unnoticed; None: none yet."""
+    source: str | None = None
+    """Where we read it, as Markdown."""
+
+
 @cache
+def ledger() -> tuple[dict[str, str], dict[str, Entry]]:
+    """The claims ledger: headings by the first letter of the ids, and entries by id."""
+    text = files("posenc_ref.bookkit").joinpath("claims.toml").read_text("utf-8")
+    entries: dict[str, Any] = tomllib.loads(text)
+    headings = entries.pop("headings")
+    return headings, {id: Entry(**entry) for id, entry in entries.items()}
+
+
 def claims() -> dict[str, str]:
     """Statements of the claims ledger by id."""
-    return tomllib.loads(files("posenc_ref.bookkit").joinpath("claims.toml").read_text("utf-8"))
+    return {id: entry.claim for id, entry in ledger()[1].items()}
 
 
 @dataclass(frozen=True)
 class Records:
     """What the outputs of a notebook record."""
 
-    equations: dict[str, str]
-    """Label → what was compared and the bound that held."""
+    equations: dict[str, tuple[str, ...]]
+    """Label → for each check, the bound that held and what was compared."""
     verdicts: dict[str, tuple[str, str]]
     """Claim id → (verdict, because)."""
 
@@ -106,13 +133,34 @@ def read_records(outputs: Iterable[str]) -> Records:
     """Read the lines that :func:`verify` and :func:`claim` printed into a notebook's text outputs.
 
     >>> read_records(["eq-a holds: below 1e-12 (3, float64)\\n"]).equations
-    {'eq-a': 'below 1e-12 (3, float64)'}
+    {'eq-a': ('below 1e-12 (3, float64)',)}
     """
     text = "\n".join(outputs)
+    equations: dict[str, tuple[str, ...]] = {}
+    for label, held in _VERIFIED.findall(text):
+        equations[label] = (*equations.get(label, ()), held)
     return Records(
-        equations=dict(_VERIFIED.findall(text)),
+        equations=equations,
         verdicts={id: (verdict, because) for id, _, verdict, because in _CLAIMED.findall(text)},
     )
+
+
+def _passing_mutants(left: Any, right: Any, tol: float) -> list[str]:
+    """Names of the mistakes in the left side that the comparison would not notice."""
+
+    def passes(mutant: Any) -> bool:
+        return bool(np.abs(mutant - right).max() <= tol)
+
+    passing = [
+        name for name, mutant in (("with its sign turned", -left), ("a tenth larger", 1.1 * left)) if passes(mutant)
+    ]
+    long = [axis for axis, length in enumerate(left.shape) if length > 1]
+    if long and all(passes(np.roll(left, 1, axis)) for axis in long):
+        passing.append("moved by one place")
+    for one, other in combinations(long, 2):
+        if left.shape[one] == left.shape[other] and passes(np.swapaxes(left, one, other)):
+            passing.append(f"with axes {one} and {other} exchanged")
+    return passing
 
 
 def _as_array(x: Any) -> Any:

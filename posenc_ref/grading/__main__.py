@@ -1,6 +1,6 @@
-"""Command line: grade exercises, or make the learners' notebooks from the authors' sources.
+"""Command line: grade exercises, show progress, or make the learners' notebooks from the authors' sources.
 
-``python -m posenc_ref.grading [PATH…]`` and ``python -m posenc_ref.grading release SOURCE…``
+``python -m posenc_ref.grading [PATH…]``, ``… progress [FOLDER]`` and ``… release SOURCE…``
 """
 
 import argparse
@@ -8,32 +8,40 @@ import os
 import secrets
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from posenc_ref.grading import progress, report
-from posenc_ref.grading.exercise import all_exercises
+from posenc_ref.grading import gradebook, progress, report
+from posenc_ref.grading.exercise import Exercise, all_exercises
 from posenc_ref.grading.grade import Graded, Grader
+from posenc_ref.grading.journal import Journal, earlier_run, version
 from posenc_ref.grading.sandbox import Sandbox
+
+
+class Refused(Exception):
+    """Something is wrong with what was asked for; the message says what."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    commands = {"grade": _grade, "progress": _progress, "release": _release}
     try:
-        return _release(arguments[1:]) if arguments[:1] == ["release"] else _grade(arguments)
-    except ModuleNotFoundError as error:
+        command = commands.get(arguments[0]) if arguments else None
+        return command(arguments[1:]) if command else _grade(arguments)
+    except (ModuleNotFoundError, Refused, gradebook.GradebookError) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nInterrupted; no report was written.", file=sys.stderr)
+        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         return 130
 
 
 def _grade(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m posenc_ref.grading",
+        prog="posenc grade",
         description="Grade exercise notebooks. Answers run in a sandbox on inputs drawn anew for each run.",
-        epilog="For authors: python -m posenc_ref.grading release --help",
+        epilog="An interrupted run goes on with the same command. For authors: python -m posenc_ref.grading release",
     )
     parser.add_argument(
         "paths", nargs="*", type=Path, default=[Path("exercises")], metavar="PATH",
@@ -41,84 +49,210 @@ def _grade(arguments: list[str]) -> int:
         "(default: exercises)",
     )  # fmt: skip
     parser.add_argument(
+        "--chapter", action="append", metavar="NN", help="grade this chapter only; may be given several times"
+    )
+    parser.add_argument(
+        "--assignment", metavar="NAME", help="the notebooks of each learner lie in a folder NAME, as nbgrader collects"
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="where to write the result (default: PATH/report.json)"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="where to write the page (default: PATH/report.html)")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE",
+        help="where to write the page (default: PATH/report.html); the learners of a class get pages in a folder "
+        "of that name beside it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="a line for each learner (default: PATH/report.csv for a class)"
+    )
+    parser.add_argument(
+        "--gradebook", metavar="URL", help="write scores to nbgrader's gradebook too: sqlite:///gradebook.db"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="draw the hidden inputs of an earlier run again")
+    parser.add_argument("--anew", action="store_true", help="do not go on with an interrupted run, begin again")
     parser.add_argument(
         "--allow-weak-isolation", action="store_true",
         help="grade a class without bubblewrap: answers can then read your files and use the network",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    try:
-        folders = [f for path in options.paths for f in learners(path)]
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
+    if options.gradebook and not options.assignment:
+        parser.error("--gradebook needs --assignment: the name that nbgrader knows")
+    exercises = _asked(options.chapter, options.gradebook, options.assignment)
+    folder = options.paths[0] if len(options.paths) == 1 else Path()
+    html = options.html or folder / "report.html"
+    folders = [f for path in options.paths for f in learners(path, options.assignment or "", html.with_suffix(""))]
+    names = [name for name, _ in folders]
+    if double := next((name for name in names if names.count(name) > 1), None):
+        raise Refused(f"two learners are called {double}; rename a folder")
+    a_class = len(folders) > 1 or folders[0][1] not in options.paths
     sandbox = Sandbox()
-    isolation = "bubblewrap" if sandbox.strong else f"weak ({sandbox.why_weak})"
     if not sandbox.strong:
-        if len(folders) > 1 and not options.allow_weak_isolation:
+        if a_class and not options.allow_weak_isolation:
             print(f"A class is graded in a sandbox only. {sandbox.why_weak}.", file=sys.stderr)
             print("Or pass --allow-weak-isolation: answers can then read your files.", file=sys.stderr)
             return 2
         print(f"Isolation is weak: the answers can read your files and use the network. {sandbox.why_weak}.")
-    folder = options.paths[0] if len(options.paths) == 1 else Path()
-    outputs = {
-        options.json or folder / "report.json": report.as_json,
-        options.html or folder / "report.html": report.as_html,
-    }
-    if missing := [str(p.parent) for p in outputs if not os.access(p.parent, os.W_OK)]:
-        print(f"cannot write to {missing[0]}; choose other files with --json and --html", file=sys.stderr)
-        return 2
-    seed = secrets.randbelow(10**12) if options.seed is None else options.seed
-    graded = _graded(folders, sandbox, seed)
-    print(f"Seed {seed}.", end=" ")
-    for path, as_text in outputs.items():
-        try:
-            progress.write(path, as_text(graded, seed, isolation))
-        except OSError as error:
-            print(f"\ncannot write {path}: {error.strerror}", file=sys.stderr)
-            return 1
-    print(f"Written: {', '.join(map(str, outputs))}.")
+    elif not sandbox.bounded:
+        print(f"Isolation: {sandbox.isolation}.")
+    csv = options.csv or (html.with_suffix(".csv") if a_class else None)
+    run = _Run(folders, exercises, sandbox, options.json or folder / "report.json", html, csv, a_class)
+    written = run(options.seed, options.anew)
+    if options.gradebook:
+        unknown = gradebook.record(options.gradebook, options.assignment, run.journal)
+        written.append(options.gradebook)
+        if unknown:
+            print(f"Not in the gradebook, and not written there: {', '.join(unknown)}.", file=sys.stderr)
+    run.journal.close(done=True)
+    print(f"Seed {run.seed}. Written: {', '.join(map(str, written))}.")
     return 0
 
 
-def learners(path: Path) -> list[tuple[str, Path]]:
-    """The (name, folder) of each learner under ``path``: itself if it holds a chapter, else its subfolders."""
+def _asked(chapters: Sequence[str] | None, url: str | None, assignment: str) -> tuple[Exercise, ...]:
+    """The exercises of the chapters that were named, or that the gradebook's assignment has; else all."""
+    exercises = all_exercises()
+    known = dict.fromkeys(e.chapter for e in exercises)
+    wanted = gradebook.chapters_of(url, assignment) & set(known) if url else set(known)
+    if not wanted:
+        raise Refused(f"assignment {assignment} has no notebook of the course")
+    if chapters:
+        by_number = {c.partition("_")[0]: c for c in known} | {c: c for c in known}
+        if odd := [c for c in chapters if c.zfill(2) not in by_number]:
+            raise Refused(f"there are no exercises of chapter {odd[0]}; there are {', '.join(known)}")
+        wanted &= {by_number[c.zfill(2)] for c in chapters}
+    return tuple(e for e in exercises if e.chapter in wanted)
+
+
+def learners(path: Path, assignment: str = "", pages: Path = Path("report")) -> list[tuple[str, Path]]:
+    """The (name, folder) of each learner under ``path``: itself if it holds a chapter, else its subfolders.
+
+    With an assignment, the notebooks lie in a subfolder of that name. ``pages`` holds reports and is no learner.
+    """
     if not path.is_dir():
-        raise ValueError(f"{path} is not a folder; give a folder of exercise notebooks, or a class folder")
+        raise Refused(f"{path} is not a folder; give a folder of exercise notebooks, or a class folder")
     found = [(p.name, p) for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith((".", "__"))]
-    chapters = {f"{e.chapter}.ipynb" for e in all_exercises()}
-    if any((path / name).exists() for name in chapters):
-        return [(path.resolve().name, path)]
-    if any(path.glob("*.ipynb")) and not any(any(folder.glob("*.ipynb")) for _, folder in found):
+    found = [(name, p) for name, p in found if p.resolve() != pages.resolve() or _holds_notebooks(p)]
+    a_chapter_is_here = any((path / f"{e.chapter}.ipynb").exists() for e in all_exercises())
+    stray = any(path.glob("*.ipynb")) and any(any(folder.glob("*.ipynb")) for _, folder in found)
+    if assignment:
+        found = [(name, p if p.is_symlink() else p / assignment) for name, p in found]
+    elif a_chapter_is_here or (any(path.glob("*.ipynb")) and not stray):
         return [(path.resolve().name, path)]
     if not found:
-        raise ValueError(f"{path} holds no notebooks and no learners' folders")
+        raise Refused(f"{path} holds no notebooks and no learners' folders")
     return found
 
 
-def _graded(folders: list[tuple[str, Path]], sandbox: Sandbox, seed: int) -> list[Graded]:
-    exercises = all_exercises()
-    total, done, width = len(folders) * len(exercises), 0, shutil.get_terminal_size((100, 24)).columns
-    print(f"Grading {len(exercises)} exercises of {len(folders)} learner{'s' * (len(folders) > 1)}.")
+def _holds_notebooks(folder: Path) -> bool:
+    return any(folder.rglob("*.ipynb"))
+
+
+class _Run:
+    """Grades, keeps what it has in a journal, and writes the reports from there."""
+
+    journal: Journal
+    seed: int
+
+    def __init__(
+        self, folders: Sequence[tuple[str, Path]], exercises: Sequence[Exercise], sandbox: Sandbox,
+        json: Path, html: Path, csv: Path | None, a_class: bool,
+    ) -> None:  # fmt: skip
+        self.folders, self.exercises, self.sandbox = folders, exercises, sandbox
+        self.json, self.html, self.csv, self.a_class = json, html, csv, a_class
+        self.pages = html.with_suffix("")
+        if a_class and self.pages.is_dir() and _holds_notebooks(self.pages):
+            raise Refused(f"{self.pages} holds notebooks, and the reports go there; choose another with --html")
+        for path in (json, html, *([csv] if csv else [])):
+            if not os.access(path.parent, os.W_OK):
+                raise Refused(f"cannot write to {path.parent}; choose other files with --json, --html and --csv")
+
+    def __call__(self, seed: int | None, anew: bool) -> list[str | Path]:
+        """Grade, print and write; returns what was written."""
+        path = self.json.with_suffix(".partial")
+        begun: object = None if anew else earlier_run(path).get("seed")
+        earlier = begun if isinstance(begun, int) and seed in (None, begun) else None
+        self.seed = seed if seed is not None else secrets.randbelow(10**12) if earlier is None else earlier
+        depends = {"seed": self.seed, "isolation": self.sandbox.isolation, "version": version()}
+        try:
+            if anew:
+                path.unlink(missing_ok=True)
+            self.journal = Journal(path, depends | {"exercises": [e.id for e in self.exercises]})
+        except OSError as error:
+            raise Refused(f"cannot write {path}: {error.strerror}") from None
+        try:
+            return self._graded()
+        except BaseException:
+            self.journal.close(done=False)
+            raise
+
+    def _graded(self) -> list[str | Path]:
+        print(f"Grading {len(self.exercises)} exercises of {len(self.folders)} learner{'s' * (len(self.folders) > 1)}.")
+        if self.journal.known:
+            print(f"Going on with an interrupted run: {self.journal.known} of them are done.")
+        isolation, last, summaries = self.sandbox.isolation, None, []
+        grader = Grader(self.exercises, self.sandbox, self.seed)
+        step = _bar(len(self.folders) * len(self.exercises))
+        for last in grader.grade(self.folders, step, self.journal.find):
+            self.journal.add(last)
+            summaries.append(report.summary(last))
+            if self.a_class:
+                self._write_page(last)
+        assert last is not None
+        if self.a_class:
+            print(report.overview(summaries))
+            page = report.class_html(summaries, self.seed, isolation, self.pages.name)
+        else:
+            print(report.table(last, min(shutil.get_terminal_size((100, 24)).columns, 110)))
+            page = iter([report.as_html(last, self.seed, isolation)])
+        written = {self.json: report.as_json(self.journal, self.seed, isolation), self.html: page}
+        if self.csv:
+            written[self.csv] = report.as_csv(self.journal)
+        for path, text in written.items():
+            try:
+                progress.write(path, text)
+            except OSError as error:
+                raise Refused(f"cannot write {path}: {error.strerror}") from None
+        return [*written, *([self.pages] if self.a_class else [])]
+
+    def _write_page(self, graded: Graded) -> None:
+        try:
+            self.pages.mkdir(exist_ok=True)
+            text = report.as_html(graded, self.seed, self.sandbox.isolation)
+            progress.write(self.pages / f"{graded.name}.html", text)
+        except OSError as error:  # a name that is too long, say: the score is in the other reports
+            print(f"No page for {report.clean(graded.name)}: {error.strerror}", file=sys.stderr)
+
+
+def _bar(total: int) -> Callable[[], None]:
+    """A function to call after each of ``total`` steps, which draws how many are done."""
+    done = 0
 
     def step() -> None:
         nonlocal done
         done += 1
         if sys.stderr.isatty():
             bar = "█" * (30 * done // total)
-            print(
-                f"\r{bar:<30} {done} of {total}", end="\r" + " " * 60 + "\r" if done == total else "", file=sys.stderr
-            )
+            end = "\r" + " " * 60 + "\r" if done == total else ""
+            print(f"\r{bar:<30} {done} of {total}", end=end, file=sys.stderr, flush=True)
 
-    graded = list(Grader(exercises, sandbox, seed).grade(folders, step))
-    if len(graded) == 1:
-        print(report.table(graded[0], min(width, 110)))
-    else:
-        print(report.overview(graded))
-    return graded
+    return step
+
+
+def _progress(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="posenc progress", description="Show chapter by chapter which exercises are done, and the next one."
+    )
+    here = Path() if any((Path() / f"{e.chapter}.ipynb").exists() for e in all_exercises()) else Path("exercises")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=here, metavar="FOLDER",
+        help="the folder of your notebooks (default: this one, or exercises)",
+    )  # fmt: skip
+    folder = parser.parse_args(arguments).folder
+    if not folder.is_dir():
+        raise Refused(f"{folder} is not a folder; give the folder of your notebooks")
+    chosen = os.environ.get("POSENC_PROGRESS", "")
+    entries = progress.read(Path(chosen) if chosen not in ("", "off") else folder / progress.FILE)
+    print(progress.summary(all_exercises(), entries))
+    return 0
 
 
 def _release(arguments: list[str]) -> int:

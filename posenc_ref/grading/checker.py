@@ -5,8 +5,9 @@ A verdict depends on the function only: the inputs are the same each time, so th
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from textwrap import wrap
 from typing import Any
 
@@ -23,13 +24,17 @@ from posenc_ref.grading.exercise import (
     same_answer,
     smallest_input,
 )
-from posenc_ref.grading.show import show_inputs, show_sides
+from posenc_ref.grading.show import draw_sides, matrices, show_inputs, show_sides
 from posenc_ref.grading.worker import Outcome, attempt, copied, kept, told
 
 RANDOM_INPUTS = 40
 WIDTH = 96
 """Characters of a line of text."""
 
+_NO_TORCH = (
+    "Not checked: exercise {0.number} is in PyTorch, which is not installed here and does not run in a browser.\n"
+    "Install it (the README says how), or go on: exercises without PyTorch in their title line need NumPy only."
+)
 _NEXT_STEP = {
     "exception": "call your function on this input in a new cell, and print the shapes before that line.",
     "NameError": "this name is not defined; is it spelled right?",
@@ -57,38 +62,48 @@ class Verdict:
     id: str
     passed: bool
     kind: str
-    """``"passed"`` or the kind of :class:`~posenc_ref.grading.exercise.Fault`."""
+    """``"passed"``, ``"no torch"`` or the kind of :class:`~posenc_ref.grading.exercise.Fault`."""
     diagnosis: str
     text: str = field(repr=False)
+    sides: tuple[Any, Any] | None = field(default=None, repr=False)
+    """A matrix of yours and the right one, where a picture says more than the smallest failing input."""
 
     def __bool__(self) -> bool:
         return self.passed
 
-    def _ipython_display_(self) -> None: ...
+    def _ipython_display_(self) -> None:
+        if self.sides and find_spec("matplotlib"):
+            from IPython.display import Image, display
+
+            words = "three matrices as colours: yours, the right one, and where they differ"
+            display(Image(draw_sides(*self.sides), alt=words))
 
 
-def check(id: str, function: Function) -> Verdict:
+def check(id: str, function: Function, *, draw: bool | None = None) -> Verdict:
     """Check an answer: print what was tried, or the smallest failing input and what is wrong with it.
 
-    ``id`` names the exercise, ``function`` is the learner's. Keeps the attempt in ``progress.json`` beside the
-    notebook (see :mod:`posenc_ref.grading.progress`).
+    ``id`` names the exercise, ``function`` is the learner's. Wrong matrices are drawn beside the right ones if ``draw``
+    says so, or else the exercise. Keeps the attempt in ``progress.json`` beside the notebook (see
+    :mod:`posenc_ref.grading.progress`).
     """
     try:
         exercise = find_exercise(id)
     except KeyError as error:
         raise ValueError(error.args[0]) from None
-    verdict = verdict_on(exercise, function)
+    verdict = verdict_on(exercise, function, draw)
     print(verdict.text)
-    if verdict.kind != "not started":
+    if verdict.kind not in ("not started", "no torch"):
         progress.record(exercise, verdict.passed, verdict.diagnosis)
     return verdict
 
 
-def verdict_on(exercise: Exercise, function: Function) -> Verdict:
+def verdict_on(exercise: Exercise, function: Function, draw: bool | None = None) -> Verdict:
     """The verdict, with nothing printed or kept."""
     if problem := _signature_problem(exercise, function):
         return _verdict(exercise, Fault("type", problem), problem)
-    tried = tried_on(exercise)
+    if "torch" in exercise.kinds and not find_spec("torch"):
+        return Verdict(exercise.id, False, "no torch", "no torch", _NO_TORCH.format(exercise))
+    function, tried = exercise.on_arrays(function), tried_on(exercise)
     outcomes = [attempt(function, inputs) for inputs in tried.inputs[:1]]
     if outcomes[0].error == "NotImplementedError":
         text = f"Not started: {exercise.function} still raises NotImplementedError. Replace that line by your answer."
@@ -101,7 +116,9 @@ def verdict_on(exercise: Exercise, function: Function) -> Verdict:
             text = f"the values are right, yet this does not hold: {broken[0]}"
             return _verdict(exercise, Fault("property", text), text)
         return Verdict(exercise.id, True, "passed", "", _passed(exercise))
-    return _failed(exercise, function, tried, finding)
+    verdict = _failed(exercise, function, tried, finding)
+    wanted = exercise.draw if draw is None else draw
+    return replace(verdict, sides=_largest_sides(tried, outcomes)) if wanted else verdict
 
 
 # --- trying
@@ -125,11 +142,16 @@ class Tried:
         self.right = [self.exercise.reference(*copied(inputs)) for inputs in self.inputs]
         self._wrong: dict[int, list[Outcome]] = {}
 
+    def outcomes(self, answer: Function) -> list[Outcome]:
+        """What an answer gives for each input."""
+        function = self.exercise.on_arrays(answer)
+        return [attempt(function, inputs) for inputs in self.inputs]
+
     def wrong(self, mistake: int) -> list[Outcome]:
         """Outcomes of the mistake with that index."""
         if mistake not in self._wrong:
             function = self.exercise.mistakes[mistake].function
-            self._wrong[mistake] = [attempt(function, inputs) for inputs in self.inputs]
+            self._wrong[mistake] = self.outcomes(function)
         return self._wrong[mistake]
 
 
@@ -150,7 +172,8 @@ def judge(exercise: Exercise, outcome: Outcome, right: Any) -> Fault | None:
     """What is wrong with one outcome, or None."""
     if outcome.error:
         return Fault("exception", told(outcome.error, outcome.message, outcome.line))
-    if fault := compare(outcome.value, right, exercise.tolerance):
+    array = "a tensor" if "torch" in exercise.kinds else "a NumPy array"
+    if fault := compare(outcome.value, right, exercise.tolerance, array):
         return fault
     if outcome.changed:
         return Fault("input changed", f"the call changes its input {_first_changed(exercise, outcome)}; work on a copy")
@@ -206,14 +229,14 @@ def _signature_problem(exercise: Exercise, function: Any) -> str:
     except (TypeError, ValueError):  # some built-in functions have none
         return ""
     names = tuple(signature.parameters)
-    exchanged = names != exercise.parameters and sorted(names) == sorted(exercise.parameters)
+    exchanged = names != exercise.asked and sorted(names) == sorted(exercise.asked)
     try:
-        signature.bind(*exercise.parameters)  # arguments are given by place: other names and further defaults are fine
+        signature.bind(*exercise.asked)  # arguments are given by place: other names and further defaults are fine
         if not exchanged:
             return ""
     except TypeError:
         pass
-    asked, got = ", ".join(exercise.parameters), ", ".join(names)
+    asked, got = ", ".join(exercise.asked), ", ".join(names)
     return f"the parameters are ({got}), asked for is {exercise.function}({asked})"
 
 
@@ -275,6 +298,19 @@ def _smallest(
             return "Not yet. The smallest input that fails:", smallest, outcome, fault
     name = f" ({tried.names[finding.at]})" if finding.at < len(tried.names) else ""
     return f"Not yet. An input that fails{name}:", tried.inputs[finding.at], finding.outcome, finding.fault
+
+
+def _largest_sides(tried: Tried, outcomes: Sequence[Outcome]) -> tuple[Any, Any] | None:
+    """Of all wrong matrices the largest: the smallest failing input is for reading, not for a picture."""
+    found = [
+        pair
+        for outcome, right in zip(outcomes, tried.right, strict=True)
+        if not outcome.error
+        and (fault := judge(tried.exercise, outcome, right))
+        and fault.kind in ("value", "not finite")
+        and (pair := matrices(outcome.value, right))
+    ]
+    return max(found, key=lambda pair: pair[1].size, default=None)
 
 
 def _verdict(exercise: Exercise, fault: Fault, text: str) -> Verdict:

@@ -67,6 +67,17 @@ What to take care of
 - **Properties** are tested by ``check`` after the values, and named in "Passed". Each gives two sides that must be
   equal; at least one mistake must break it, or it tests nothing.
 
+- **Kinds**: what there is to mark of :data:`KINDS`. A picture helps where the answer is a bias, a table or a map of
+  weights: ``draw=True``.
+- **PyTorch** (kind ``"torch"``): the file itself imports no torch. Inputs and ``reference`` are NumPy; each array
+  becomes a tensor of its dtype before an answer is called, and what comes back becomes arrays. Mistakes and
+  alternatives are functions of tensors. Modules, gradients and state dicts are seen through
+  ``use(answer, *tensors)``: it works with the class that the learner wrote, whose constructor has the parameters
+  ``asks``, and returns what is compared with ``reference``. Only its source reaches the sandbox: it stands alone and
+  imports torch itself. The answer cell begins with ``import torch``.
+
+Solutions are also changed in one place at a time (``tests/test_mutants.py``): what then passes shows weak inputs.
+
 The notebook that belongs to it is ``exercises/source/NN_name.ipynb``; see :mod:`posenc_ref.grading.notebooks`.
 Test with ``pytest tests/test_exercises.py -k rope.turn``.
 '''
@@ -75,6 +86,7 @@ import inspect
 import keyword
 import os
 import re
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -87,7 +99,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenc_ref.grading.worker import SCALARS, Foreign, describe
+from posenc_ref.grading.worker import SCALARS, Foreign, describe, on_tensors
 
 if TYPE_CHECKING:  # hypothesis takes a third of a second to import: not before inputs are drawn
     from hypothesis.strategies import SearchStrategy
@@ -97,6 +109,17 @@ Inputs = tuple[Any, ...]
 
 TOLERANCE: Mapping[str, float] = MappingProxyType({"float64": 1e-9, "float32": 1e-5, "complex128": 1e-9})
 """Largest difference, relative to max(1, |right|), by dtype of the right answer; other dtypes are exact."""
+
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "torch": "the answer is written in PyTorch",
+        "bug": "a bug report to judge",
+        "derive": "derive a formula on paper, then check it",
+        "cache": "decoding with a KV cache",
+    }
+)
+"""What an exercise can be besides a function to write in NumPy; the tests count them."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +165,14 @@ class Exercise:
     edges: Mapping[str, Inputs] = field(default_factory=dict)
     """Inputs that are always tried, by a name such as "a far position"."""
     tolerance: Mapping[str, float] = field(default_factory=lambda: TOLERANCE)
+    kinds: tuple[str, ...] = ()
+    """Some of :data:`KINDS`."""
+    use: Function | None = None
+    """For PyTorch: ``use(answer, *inputs)`` works with what the learner wrote, and returns what is compared."""
+    asks: tuple[str, ...] = ()
+    """Parameters of the learner's function or class, where ``use`` makes them others than those of ``reference``."""
+    draw: bool = False
+    """Is the answer a matrix worth a picture? ``check`` then draws yours, the right one and the difference."""
 
     def __post_init__(self) -> None:
         rules = (
@@ -155,6 +186,9 @@ class Exercise:
                 "function must be a name of Python",
                 self.function,
             ),
+            (set(self.kinds) <= set(KINDS), f"kinds must be of {', '.join(KINDS)}", self.kinds),
+            (not self.use or "torch" in self.kinds, "use is for exercises of kind 'torch'", self.kinds),
+            (bool(self.use) or not self.asks, "asks is for exercises with use", self.asks),
         )
         for holds, rule, value in rules:
             if not holds:
@@ -167,8 +201,17 @@ class Exercise:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """Names of the function's parameters."""
+        """Names of the inputs."""
         return tuple(inspect.signature(self.reference).parameters)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Parameters of the learner's function, or of the class that the learner writes."""
+        return self.asks or self.parameters
+
+    def on_arrays(self, answer: Function) -> Function:
+        """An answer as a function of arrays: itself, or what makes tensors of them, calls it and goes back."""
+        return on_tensors(answer, self.use) if "torch" in self.kinds else answer
 
     @property
     def heading(self) -> str:
@@ -177,8 +220,16 @@ class Exercise:
 
     @property
     def effort(self) -> str:
-        """The line below it: difficulty and time."""
-        return f"{'●' * self.difficulty}{'○' * (4 - self.difficulty)} · {self.minutes} minutes"
+        """The line below it: difficulty and time, and whether PyTorch is needed."""
+        torch = " · PyTorch" if "torch" in self.kinds else ""
+        return f"{'●' * self.difficulty}{'○' * (4 - self.difficulty)} · {self.minutes} minutes{torch}"
+
+    @property
+    def torch(self) -> str | None:
+        """For PyTorch: the source of ``use``, or an empty string, as the sandbox needs it; else None."""
+        if "torch" not in self.kinds:
+            return None
+        return textwrap.dedent(inspect.getsource(self.use)) if self.use else ""
 
 
 # --- the registry
@@ -341,16 +392,19 @@ class Fault:
     text: str
 
 
-def compare(yours: Any, right: Any, tolerance: Mapping[str, float] = TOLERANCE) -> Fault | None:
+def compare(
+    yours: Any, right: Any, tolerance: Mapping[str, float] = TOLERANCE, array: str = "a NumPy array"
+) -> Fault | None:
     """What is wrong with ``yours``, or None. ``right`` decides type, shape, dtype and values.
 
-    ``yours`` is never asked whether it is equal: only exact plain types are looked into.
+    ``yours`` is never asked whether it is equal: only exact plain types are looked into. ``array`` is what an array
+    is called.
 
     >>> compare(np.ones(2), np.ones((1, 2))).text
     'the shape is (2,), asked for is (1, 2)'
     """
     if isinstance(right, tuple):
-        return _compare_tuples(yours, right, tolerance)
+        return _compare_tuples(yours, right, tolerance, array)
     if isinstance(right, bool | np.bool_):
         if type(yours) not in (bool, np.bool_):
             return Fault("type", f"the result is {described(yours)}, asked for is True or False")
@@ -358,16 +412,16 @@ def compare(yours: Any, right: Any, tolerance: Mapping[str, float] = TOLERANCE) 
     if type(right) in NUMBERS:
         return _compare_numbers(yours, right, tolerance)
     if type(yours) is not np.ndarray:
-        return Fault("type", f"the result is {described(yours)}, asked for is a NumPy array")
+        return Fault("type", f"the result is {described(yours)}, asked for is {array}")
     return _compare_arrays(yours, right, tolerance)
 
 
-def _compare_tuples(yours: Any, right: tuple[Any, ...], tolerance: Mapping[str, float]) -> Fault | None:
+def _compare_tuples(yours: Any, right: tuple[Any, ...], tolerance: Mapping[str, float], array: str) -> Fault | None:
     if type(yours) is not tuple or len(yours) != len(right):
         what = f"a tuple of {len(yours)}" if type(yours) is tuple else described(yours)
         return Fault("type", f"the result is {what}, asked for is a tuple of {len(right)}")
     for number, (a, b) in enumerate(zip(yours, right, strict=True), start=1):
-        if fault := compare(a, b, tolerance):
+        if fault := compare(a, b, tolerance, array):
             return Fault(fault.kind, f"in result {number} of {len(right)}, {fault.text}")
     return None
 

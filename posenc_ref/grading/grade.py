@@ -6,16 +6,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from posenc_ref.grading.checker import Tried, diagnose
-from posenc_ref.grading.exercise import Exercise
+from posenc_ref.grading.exercise import Exercise, Inputs
 from posenc_ref.grading.sandbox import Run, Sandbox
 from posenc_ref.grading.submission import Submission, not_started, read_submission
 
 HIDDEN_INPUTS = 24
 _ADVICE = {
-    "ModuleNotFoundError": "answers may import NumPy and the standard library; torch is not available while grading",
+    "ModuleNotFoundError": "answers may import NumPy and the standard library, or PyTorch where the exercise says so",
     "NameError": "the grader runs the answer cell alone: np and math are there, other cells are not",
 }
 
@@ -44,6 +45,8 @@ class Graded:
     name: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    of: str = ""
+    """Fingerprint of the submission."""
 
     @property
     def score(self) -> int:
@@ -55,6 +58,11 @@ class Graded:
         """Points of the release, whatever was handed in."""
         return sum(r.points for r in self.rows)
 
+    @property
+    def passed(self) -> int:
+        """Number of exercises that passed."""
+        return sum(r.status == "passed" for r in self.rows)
+
 
 class Grader:
     """Grades learners in order, a few at a time; memory does not grow with their number."""
@@ -63,22 +71,47 @@ class Grader:
         self.exercises, self.sandbox, self.seed = tuple(exercises), sandbox, seed
         self._tried: dict[str, Tried] = {}
 
-    def grade(self, folders: Sequence[tuple[str, Path]], step: Callable[[], None] = lambda: None) -> Iterator[Graded]:
-        """Grade each (name, folder), in this order; ``step`` is called after each exercise."""
+    def grade(
+        self,
+        folders: Sequence[tuple[str, Path]],
+        step: Callable[[], None] = lambda: None,
+        known: Callable[[str], Graded | None] = lambda of: None,
+    ) -> Iterator[Graded]:
+        """Grade each (name, folder), in this order; ``step`` is called after each exercise.
+
+        ``known`` gives the result for a submission's fingerprint if there is one from before.
+        """
         workers = os.cpu_count() or 1
-        waiting: deque[tuple[Submission, dict[str, Future[Run] | None]]] = deque()
-        with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Callable[[], Graded]] = deque()
+        pool = ThreadPoolExecutor(workers)
+        try:
             for name, folder in folders:
-                try:
-                    submission = read_submission(folder, name, self.exercises)
-                except OSError as error:  # a folder that may not be read, say: the others are graded all the same
-                    submission = Submission(name, notes=[f"the folder cannot be read: {error.strerror}"])
-                    submission.missing = {e.id: "not handed in" for e in self.exercises}
-                waiting.append((submission, {e.id: self._start(pool, e, submission) for e in self.exercises}))
+                submission = self._read(name, folder)
+                before = known(submission.fingerprint)
+                if before:
+                    waiting.append(partial(self._again, before, step))
+                else:
+                    runs = self._start(pool, submission)
+                    waiting.append(partial(self._finish, submission, runs, step))
                 if len(waiting) > workers:  # enough to keep all cores busy
-                    yield self._finish(*waiting.popleft(), step)
+                    yield waiting.popleft()()
             while waiting:
-                yield self._finish(*waiting.popleft(), step)
+                yield waiting.popleft()()
+        finally:
+            pool.shutdown(cancel_futures=True)  # where the run is interrupted, what has not begun never does
+
+    def _read(self, name: str, folder: Path) -> Submission:
+        try:
+            return read_submission(folder, name, self.exercises)
+        except OSError as error:  # a folder that may not be read, say: the others are graded all the same
+            submission = Submission(name, notes=[f"the folder cannot be read: {error.strerror}"])
+            submission.missing = {e.id: "not handed in" for e in self.exercises}
+            return submission
+
+    def _again(self, graded: Graded, step: Callable[[], None]) -> Graded:
+        for _ in graded.rows:
+            step()
+        return graded
 
     def _finish(
         self, submission: Submission, runs: "dict[str, Future[Run] | None]", step: Callable[[], None]
@@ -87,13 +120,25 @@ class Grader:
         for exercise in self.exercises:
             rows.append(self._row(exercise, submission, runs[exercise.id]))
             step()
-        return Graded(submission.name, tuple(rows), tuple(submission.notes))
+        return Graded(submission.name, tuple(rows), tuple(submission.notes), submission.fingerprint)
 
-    def _start(self, pool: ThreadPoolExecutor, exercise: Exercise, submission: Submission) -> "Future[Run] | None":
-        code = submission.code.get(exercise.id)
-        if code is None or not_started(code, exercise):
-            return None
-        return pool.submit(self.sandbox.run, code, exercise.function, self._hidden(exercise).inputs)
+    def _start(self, pool: ThreadPoolExecutor, submission: Submission) -> "dict[str, Future[Run] | None]":
+        stopped: list[str] = []
+
+        def started(exercise: Exercise) -> "Future[Run] | None":
+            code = submission.code.get(exercise.id)
+            if code is None or not_started(code, exercise):
+                return None
+            return pool.submit(self._run, code, exercise, self._hidden(exercise).inputs, stopped)
+
+        return {e.id: started(e) for e in self.exercises}
+
+    def _run(self, code: str, exercise: Exercise, inputs: Sequence[Inputs], stopped: list[str]) -> Run:
+        """Run an answer; who ran into the time limit before waits for less and less."""
+        run = self.sandbox.run(code, exercise.function, inputs, exercise.torch, patience=0.5 ** len(stopped))
+        if run.failure.startswith("stopped at the time limit"):
+            stopped.append(exercise.id)
+        return run
 
     def _hidden(self, exercise: Exercise) -> Tried:
         if exercise.id not in self._tried:

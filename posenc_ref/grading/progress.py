@@ -3,10 +3,13 @@
 import contextlib
 import json
 import os
+import secrets
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posenc_ref.grading.exercise import Exercise
+from posenc_ref.grading.exercise import Exercise, chapter_title
 
 FILE = "progress.json"
 
@@ -55,20 +58,75 @@ def record(exercise: Exercise, passed: bool, diagnosis: str) -> None:
     if path is None:
         return
     try:
-        entries = read(path)
-        before = entries.get(exercise.id, {"attempts": 0, "passed": False})
-        entries[exercise.id] = {
-            "attempts": before["attempts"] + 1,
-            "passed": before["passed"] or passed,
-            "last": "passed" if passed else diagnosis,
-        }
-        write(path, json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
+        with _alone(path.parent):
+            entries = read(path)
+            before = entries.get(exercise.id, {"attempts": 0, "passed": False})
+            entries[exercise.id] = {
+                "attempts": before["attempts"] + 1,
+                "passed": before["passed"] or passed,
+                "last": "passed" if passed else diagnosis,
+            }
+            write(path, json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         print(f"(Progress was not kept: {error.strerror or error}.)")
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file at once or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(text.encode("utf-8", "backslashreplace"))  # a learner's text may hold half a character
-    temporary.replace(path)
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time read and write, where the system can: two notebooks may be open."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network folders cannot lock
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write(path: Path, text: str | Iterable[str]) -> None:
+    """Write a file at once or not at all, even if the machine stops; no link at ``path`` is followed."""
+    temporary = path.with_name(f".{path.name[:60]}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            for part in [text] if isinstance(text, str) else text:
+                file.write(part.encode("utf-8", "backslashreplace"))  # a learner's text may hold half a character
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def summary(exercises: Sequence[Exercise], entries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Chapter by chapter what is done and in how many attempts, and the exercise to go on with."""
+    chapters: dict[str, list[Exercise]] = {}
+    for exercise in exercises:
+        chapters.setdefault(exercise.chapter, []).append(exercise)
+    titles = {chapter: chapter_title(chapter) for chapter in chapters}
+    width = max(map(len, titles.values()))
+    lines = []
+    for chapter, its in chapters.items():
+        tried = [entries[e.id] for e in its if e.id in entries]
+        done, attempts = sum(e["passed"] for e in tried), sum(e["attempts"] for e in tried)
+        counted = f"{attempts} attempt{'s' * (attempts != 1)}" if attempts else ""
+        boxes = "".join("■" if entries.get(e.id, {}).get("passed") else "□" for e in its)
+        lines.append(f"  {titles[chapter]:<{width}}  {boxes:<8}  {done} of {len(its)}  {counted}".rstrip())
+    done = sum(entries.get(e.id, {}).get("passed", False) for e in exercises)
+    lines.append(f"Done: {done} of {len(exercises)} exercises.")
+    to_do = [e for e in exercises if not entries.get(e.id, {}).get("passed")]
+    begun = {e.chapter for e in exercises if e.id in entries}
+    following = next((e for e in to_do if e.chapter in begun), next(iter(to_do), None))
+    if following is None:
+        return "\n".join(lines)
+    lines.append(
+        f"Next: exercise {following.number}, {following.title} ({following.effort}), in {following.chapter}.ipynb."
+    )
+    if last := entries.get(following.id, {}).get("last"):
+        lines += textwrap.wrap(f"Last time: {last}", 96, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(lines)

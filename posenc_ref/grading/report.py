@@ -1,14 +1,38 @@
-"""The result of grading as a terminal table, as JSON, and as one HTML page. Hidden inputs appear in none of them."""
+"""The result of grading for the terminal, as JSON, as CSV, and as HTML pages. Hidden inputs appear in none of them.
 
+What is written for a class takes learners one by one and gives lines or pieces, so that memory does not grow.
+"""
+
+import csv
+import io
 import json
+import os
 import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
+from urllib.parse import quote
 
 from posenc_ref.grading.exercise import chapter_title
 from posenc_ref.grading.grade import Graded, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What an overview of a class tells of a learner."""
+
+    name: str
+    score: int
+    points: int
+    passed: int
+    exercises: int
+    notes: int
+
+
+def summary(graded: Graded) -> Summary:
+    """One learner in numbers."""
+    return Summary(graded.name, graded.score, graded.points, graded.passed, len(graded.rows), len(graded.notes))
 
 
 def clean(text: str) -> str:
@@ -39,13 +63,12 @@ def _attempts(row: Row) -> str:
     return f"{row.attempts} attempt{'s' * (row.attempts != 1)}" if started else ""
 
 
-def overview(learners: Sequence[Graded]) -> str:
+def overview(learners: Sequence[Summary]) -> str:
     """A class, one line a learner, for the terminal."""
     names = max(len(clean(g.name)) for g in learners)
     return "\n".join(
-        f"  {clean(g.name):<{names}}  {g.score:>3}/{g.points}  "
-        f"{sum(r.status == 'passed' for r in g.rows)} of {len(g.rows)} exercises passed"
-        + (f"; {len(g.notes)} note{'s' * (len(g.notes) > 1)}" if g.notes else "")
+        f"  {clean(g.name):<{names}}  {g.score:>3}/{g.points}  {g.passed} of {g.exercises} exercises passed"
+        + (f"; {g.notes} note{'s' * (g.notes > 1)}" if g.notes else "")
         for g in learners
     )
 
@@ -60,10 +83,15 @@ def advice(row: Row) -> str:
     return f"{message} {next_step}".strip()
 
 
-def as_json(learners: Sequence[Graded], seed: int, isolation: str) -> str:
+def as_json(learners: Iterable[Graded], seed: int, isolation: str) -> Iterator[str]:
     """The whole result; the same for the same submissions and seed."""
-    content = {"seed": seed, "isolation": isolation, "learners": [_plain(g) for g in learners]}
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    start = json.dumps({"seed": seed, "isolation": isolation, "learners": []}, indent=1, ensure_ascii=False)
+    yield start.removesuffix("]\n}")
+    comma = ""
+    for graded in learners:
+        yield comma + textwrap.indent("\n" + json.dumps(_plain(graded), indent=1, ensure_ascii=False), "  ")
+        comma = ","
+    yield "\n ]\n}\n"
 
 
 def _plain(graded: Graded) -> dict[str, Any]:
@@ -73,22 +101,50 @@ def _plain(graded: Graded) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_html(learners: Sequence[Graded], seed: int, isolation: str) -> str:
-    """One page that needs nothing else; everything of a learner's is escaped."""
-    parts = [_section(g) for g in learners]
-    if len(learners) > 1:
-        rows = "".join(
-            f'<tr><td><a href="#{n}">{_text(g.name)}</a></td><td class="n">{g.score} / {g.points}</td></tr>'
-            for n, g in enumerate(learners)
-        )
-        parts.insert(0, f"<h2>All learners</h2><table><tr><th>Learner</th><th>Score</th></tr>{rows}</table>")
-        parts[1:] = [f'<div id="{n}">{part}</div>' for n, part in enumerate(parts[1:])]
+def as_csv(learners: Iterable[Graded]) -> Iterator[str]:
+    """A line for each learner: score, points, and the score of each exercise."""
+
+    def line(cells: Sequence[Any]) -> str:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue()
+
+    for number, graded in enumerate(learners):
+        if number == 0:
+            yield line(["learner", "score", "points", *(f"{r.number} {r.id}" for r in graded.rows)])
+        yield line([_cell(graded.name), graded.score, graded.points, *(r.score for r in graded.rows)])
+
+
+def _cell(text: str) -> str:
+    """Text that no spreadsheet takes for a formula."""
+    text = clean(text)
+    return "'" + text if text.lstrip().startswith(("=", "+", "-", "@")) else text
+
+
+def as_html(graded: Graded, seed: int, isolation: str) -> str:
+    """One learner's page. It needs nothing else, and everything of the learner's is escaped."""
+    return _page(f"<h1>Exercises</h1>\n{_section(graded)}", seed, isolation)
+
+
+def class_html(learners: Sequence[Summary], seed: int, isolation: str, folder: str) -> Iterator[str]:
+    """The page of a class, with links to the learners' pages in ``folder``."""
+    rows = "".join(
+        f'<tr><td><a href="{quote(folder)}/{quote(os.fsencode(g.name))}.html">{_text(g.name)}</a></td>'
+        f'<td class="n">{g.score} / {g.points}</td><td>{g.passed} of {g.exercises} passed'
+        f"{f'; {g.notes} note' + 's' * (g.notes > 1) if g.notes else ''}</td></tr>"
+        for g in learners
+    )
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Learner", "Points", "Exercises"))
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    yield _page(f"<h1>Exercises of a class</h1>\n{table}", seed, isolation)
+
+
+def _page(body: str, seed: int, isolation: str) -> str:
     foot = f"<footer>Seed of the hidden inputs: {seed}. Isolation: {_text(isolation)}.</footer>"
-    body = "\n".join(["<h1>Exercises</h1>", *parts, foot])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Exercises: report</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n{foot}\n</body></html>\n"
     )
 
 

@@ -2,10 +2,12 @@
 
 What is inside: Python's standard library, NumPy, the worker, 16 MB of scratch space, and the inputs of one exercise.
 What is not: this package, the right answers, other submissions, the home folder, /proc, /etc, a shell, the network,
-the right to start a process or a thread. Values come back as plain data and are compared outside.
+the right to start a process or a thread, and what :mod:`posenc_ref.grading.seccomp` refuses. Values come back as plain
+data and are compared outside.
 
 Run as root, the worker changes to the user ``nobody`` before the answer's code is read, so that the limit on processes
-binds (the kernel exempts root); run as anybody else, bubblewrap makes a user namespace. Without bubblewrap only the
+binds (the kernel exempts root); where it cannot, a cgroup counts them, and where there is none,
+:attr:`Sandbox.isolation` says so. Run as anybody else, bubblewrap makes a user namespace. Without bubblewrap only the
 resource limits are left (none on Windows), and files and network are open: :attr:`Sandbox.strong` is then False.
 """
 
@@ -18,18 +20,24 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from posenc_ref.grading import worker
+from posenc_ref.grading import seccomp, worker
 from posenc_ref.grading.worker import LENGTHS, READY, Outcome
 
 MIB = 1 << 20
+PROCESSES = 8
+"""How many a cgroup lets be at a time: bubblewrap's own, the answer's, and few more."""
+IMPORT_S = 12
+"""Seconds of computing that the import of PyTorch may take, beyond what an answer has."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,11 @@ class Limits:
     memory_bytes: int = 1024 * MIB
     file_bytes: int = 8 * MIB
     reply_bytes: int = 8 * MIB
+
+    def with_patience(self, share: float) -> "Limits":
+        """Less time, yet enough for an answer that does no more than it should."""
+        wall_s, cpu_s = max(min(10, self.wall_s), self.wall_s * share), max(min(3, self.cpu_s), int(self.cpu_s * share))
+        return replace(self, wall_s=wall_s, cpu_s=cpu_s)
 
 
 class SandboxError(RuntimeError):
@@ -58,18 +71,23 @@ class Run:
 class Sandbox:
     """A way to run answers, found out once.
 
-    ``strong`` tells whether bubblewrap works here; if not, ``why_weak`` says why.
+    ``strong`` tells whether bubblewrap works here; if not, ``why_weak`` says why. ``bounded`` tells whether an answer
+    that starts processes without end is stopped: by its own limit, or, where root has none, by a cgroup.
     """
 
     def __init__(self, limits: Limits | None = None, *, bwrap: str = "bwrap") -> None:
         self.limits = limits or Limits()
         self.strong, self.why_weak, self._drop_root = True, "", False
+        self.bounded, self._cgroup = True, ""
         linux, found = sys.platform == "linux", shutil.which(bwrap)
         if linux and found:
             for self._drop_root in (True, False) if os.geteuid() == 0 else (False,):
                 self._command = [*_bubblewrap(found, self._drop_root), *_python("/worker.py", "/site")]
                 try:
-                    self.run("def f(x):\n    return x + 1", "f", [(1,)])
+                    self.bounded = self._no_fork()
+                    if not self.bounded:
+                        self._cgroup = _cgroup_for_pids()
+                        self.bounded = bool(self._cgroup)
                     return
                 except SandboxError as error:
                     self.why_weak = f"bubblewrap does not work here: {error}"
@@ -78,18 +96,56 @@ class Sandbox:
             self.why_weak = f"bubblewrap is missing: {how}"
         self.strong, self._command = False, _python(worker.__file__, str(Path(np.__file__).parents[1]))
 
-    def run(self, code: str, function: str, cases: Sequence[tuple[Any, ...]]) -> Run:
-        """Run ``code``, then call ``function`` from it on each of the cases."""
-        with tempfile.TemporaryDirectory(prefix="posenc-") as scratch, tempfile.TemporaryFile() as request:
-            request.write(worker.pack(self._request(code, function, cases)))
+    @property
+    def isolation(self) -> str:
+        """What holds answers back, in words."""
+        if not self.strong:
+            return f"weak ({self.why_weak})"
+        return "bubblewrap" if self.bounded else "bubblewrap, with no limit on processes: do not run it as root"
+
+    def _no_fork(self) -> bool:
+        """Is an answer stopped that starts a process? SandboxError if no answer runs at all."""
+        code = "import os\ndef f(x):\n    if not os.fork():\n        os.kill(os.getpid(), 9)"
+        run = self.run(code, "f", [(1,)])
+        return [o.error for o in run.outcomes] == ["BlockingIOError"]
+
+    def run(
+        self,
+        code: str,
+        function: str,
+        cases: Sequence[tuple[Any, ...]],
+        torch: str | None = None,
+        *,
+        patience: float = 1.0,
+    ) -> Run:
+        """Run ``code``, then call ``function`` from it on each of the cases.
+
+        ``patience`` is the share of the time limits that is granted.
+        ``torch`` is :attr:`posenc_ref.grading.exercise.Exercise.torch`: unless it is None, PyTorch is there.
+        """
+        limits, command = self.limits.with_patience(patience), self._command if torch is None else self._with_torch()
+        with (
+            tempfile.TemporaryDirectory(prefix="posenc-") as scratch,
+            tempfile.TemporaryFile() as request,
+            tempfile.TemporaryFile() as kernel_filter,
+            _at_most(PROCESSES, self._cgroup) as inside,
+        ):
+            if self.strong and (program := seccomp.program()):
+                kernel_filter.write(program)
+                kernel_filter.seek(0)
+                command = [command[0], "--seccomp", str(kernel_filter.fileno()), *command[1:]]
+            request.write(worker.pack(self._request(code, function, cases, torch, limits)))
+            if torch is not None:
+                limits = replace(limits, wall_s=limits.wall_s + 5 * IMPORT_S)
             request.seek(0)
             process = subprocess.Popen(
-                self._command,
+                [*inside, *command],
                 stdin=request, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 cwd="/" if self.strong else scratch, env=_ENVIRONMENT, start_new_session=True,
+                pass_fds=(kernel_filter.fileno(),) if self.strong else (),
             )  # fmt: skip
             try:
-                data, problem = _reply(process, self.limits)
+                data, problem = _reply(process, limits)
             finally:
                 _kill(process)
             assert process.stderr is not None
@@ -101,12 +157,27 @@ class Sandbox:
             return Run(failure=problem)
         return _read(data[len(READY) :], [len(inputs) for inputs in cases], process.returncode)
 
-    def _request(self, code: str, function: str, cases: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-        limits = {
-            "cpu_s": self.limits.cpu_s, "memory_bytes": self.limits.memory_bytes,
-            "file_bytes": self.limits.file_bytes, "drop_root": self._drop_root, "strict": self.strong,
+    def _with_torch(self) -> list[str]:
+        """The command, with PyTorch and the little that it imports shown to the worker."""
+        if not self.strong:
+            return self._command
+        spec = find_spec("torch")
+        if not spec or not spec.origin:
+            raise SandboxError("PyTorch is missing")
+        packages, place = Path(spec.origin).parents[1], self._command.index("--remount-ro")
+        names = ("torch", "torch.libs", "torchgen", "functorch", "typing_extensions.py")
+        shown = [word for name in names for word in ("--ro-bind-try", str(packages / name), f"/site/{name}")]
+        shown += ["--dev-bind", "/dev/urandom", "/dev/urandom"]  # PyTorch does not start without
+        return self._command[:place] + shown + self._command[place:]
+
+    def _request(
+        self, code: str, function: str, cases: Sequence[tuple[Any, ...]], torch: str | None, limits: Limits
+    ) -> dict[str, Any]:
+        sent = {
+            "cpu_s": limits.cpu_s + (0 if torch is None else IMPORT_S), "memory_bytes": limits.memory_bytes,
+            "file_bytes": limits.file_bytes, "drop_root": self._drop_root, "strict": self.strong,
         }  # fmt: skip
-        return {"code": code, "function": function, "cases": list(cases), "limits": limits}
+        return {"code": code, "function": function, "cases": list(cases), "limits": sent, "torch": torch}
 
 
 _ENVIRONMENT = {
@@ -155,6 +226,34 @@ def _bubblewrap(bwrap: str, drop_root: bool) -> list[str]:
         "--remount-ro", "/", "--chdir", "/tmp",
         *[word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)],
     ]  # fmt: skip
+
+
+def _cgroup_for_pids() -> str:
+    """A folder in which cgroups that count processes can be made; empty if there is none."""
+    for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/pids")):  # version 2, version 1
+        with suppress(OSError), _at_most(PROCESSES, str(root)):
+            return str(root)
+    return ""
+
+
+@contextmanager
+def _at_most(processes: int, cgroup: str) -> Iterator[list[str]]:
+    """The words before a command that make a cgroup bound its number of processes; none where no cgroup is named."""
+    if not cgroup:
+        yield []
+        return
+    group = Path(tempfile.mkdtemp(prefix="posenc-", dir=cgroup))
+    try:
+        with (group / "pids.max").open("r+") as bound:  # the kernel made it, or this is no place for cgroups
+            bound.write(str(processes))
+        yield ["/bin/sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(group)]
+    finally:
+        for _ in range(100):  # the last processes take a moment to go
+            try:
+                group.rmdir()
+                break
+            except OSError:
+                time.sleep(0.01)
 
 
 def _reply(process: "subprocess.Popen[bytes]", limits: Limits) -> tuple[bytes, str]:

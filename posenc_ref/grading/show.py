@@ -1,6 +1,7 @@
 """Inputs and answers as text that fits a notebook cell."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,50 @@ def show_sides(yours: Any, right: Any) -> list[str]:
     width = max(map(len, [*a, *b]), default=0)
     both = (_filled(x.shape, texts, width) for x, texts in ((yours, a), (right, b)))
     return [_line(name, 5, text) for name, text in zip(("yours", "right"), both, strict=True)]
+
+
+def matrices(yours: Any, right: Any) -> tuple[Any, Any] | None:
+    """The first two matrices in a pair of answers of equal shape that differ; None if there is nothing to draw."""
+    if isinstance(right, tuple):
+        pairs = (matrices(a, b) for a, b in zip(yours, right, strict=True) if not same_answer(a, b))
+        return next((pair for pair in pairs if pair), None)
+    if (
+        not isinstance(right, np.ndarray)
+        or right.dtype.kind not in "biuf"
+        or right.ndim < 2
+        or min(right.shape[-2:]) < 2
+    ):
+        return None
+    rows, columns = right.shape[-2:]
+    for a, b in zip(yours.reshape(-1, rows, columns), right.reshape(-1, rows, columns), strict=True):
+        if not same_answer(a, b):
+            return a.astype(float), b.astype(float)
+    return None
+
+
+def draw_sides(yours: Any, right: Any) -> bytes:
+    """A picture, as PNG, of two matrices and their difference. What is not finite stays grey."""
+    from matplotlib.figure import Figure
+
+    with np.errstate(invalid="ignore"):
+        difference = np.where(yours == right, 0.0, yours - right)
+    finite = [x[np.isfinite(x)] for x in (np.concatenate([yours, right]), difference)]
+    low, high = (finite[0].min(), finite[0].max()) if finite[0].size else (0.0, 1.0)
+    most = np.abs(finite[1]).max(initial=0.0) or 1.0
+    figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+    panels = figure.subplots(1, 3, sharex=True, sharey=True)
+    for panel, title, x, colours, bounds in zip(
+        panels, ("yours", "right", "yours − right"), (yours, right, difference), ("viridis", "viridis", "RdBu_r"),
+        ((low, high), (low, high), (-most, most)), strict=True,
+    ):  # fmt: skip
+        panel.set(title=title, facecolor="0.8")
+        image = panel.imshow(np.ma.masked_invalid(x), cmap=colours, vmin=bounds[0], vmax=bounds[1], aspect="auto")
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.get_major_locator().set_params(integer=True)
+        figure.colorbar(image, ax=panel)
+    png = BytesIO()
+    figure.savefig(png, dpi=100)
+    return png.getvalue()
 
 
 def _one_number(yours: Any, right: Any) -> list[str]:

@@ -1,27 +1,32 @@
 """Reads what a learner handed in. Nothing is executed, no link is followed, and no damaged file stops a batch."""
 
+import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from posenc_ref.grading import progress
 from posenc_ref.grading.exercise import Exercise
 
-LARGEST_NOTEBOOK = 20_000_000
+LARGEST_NOTEBOOK = 10_000_000
 LARGEST_ANSWER = 100_000
 """Bytes of a notebook file, characters of an answer cell."""
+MOST_NOTEBOOKS = 40
+"""How many notebooks are read to find one whose file was renamed."""
 
 
 class Unreadable(Exception):
     """A file that cannot be used; the message says why, to the learner."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """What the grader needs of a notebook cell."""
 
@@ -40,6 +45,11 @@ class Submission:
     notes: list[str] = field(default_factory=list)
     attempts: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same submission, by everything that its grading depends on."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
 
 def read_submission(folder: Path, name: str, exercises: Sequence[Exercise]) -> Submission:
     """Find the answers to ``exercises`` in the notebooks of ``folder``."""
@@ -48,10 +58,11 @@ def read_submission(folder: Path, name: str, exercises: Sequence[Exercise]) -> S
         submission.notes.append("the folder is a link; it is not followed")
         submission.missing = {e.id: "not handed in" for e in exercises}
         return submission
+    others = cache(partial(_others, folder))
     for chapter in dict.fromkeys(e.chapter for e in exercises):
         asked = [e for e in exercises if e.chapter == chapter]
         try:
-            cells = _cells_of_chapter(folder, chapter, asked, submission.notes)
+            cells = _cells_of_chapter(folder, chapter, asked, submission.notes, others)
         except Unreadable as problem:
             submission.notes.append(str(problem))
             submission.missing |= {e.id: str(problem) for e in asked}
@@ -63,13 +74,16 @@ def read_submission(folder: Path, name: str, exercises: Sequence[Exercise]) -> S
 
 
 def not_started(code: str, exercise: Exercise) -> bool:
-    """Is the cell still the stub: a docstring and NotImplementedError? (Parsing Python is left to the sandbox.)"""
-    docstring, stub = r"""(\"{3}[^"]*\"{3}\s*)?""", r"raise NotImplementedError\([^()]*\)"
+    """Is the cell still the stub: a docstring, nbgrader's comment perhaps, and NotImplementedError?
+
+    Parsing Python is left to the sandbox.
+    """
+    docstring, stub = r"""(\"{3}[^"]*\"{3}\s*)?""", r"(#.*\s*)?raise NotImplementedError\([^()]*\)"
     return re.fullmatch(rf"def {exercise.function}\([^()]*\)[^:]*:\s*{docstring}{stub}", code.strip()) is not None
 
 
 def read_cells(path: Path) -> list[Cell]:
-    """The cells of a notebook file, as far as they make sense."""
+    """The cells of a notebook file that carry an id of nbgrader's, as far as they make sense."""
     data = _read_file(path, LARGEST_NOTEBOOK)
     if not data.strip():
         raise Unreadable(f"{path.name} is empty")
@@ -80,7 +94,7 @@ def read_cells(path: Path) -> list[Cell]:
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise Unreadable(f"{path.name} is not a notebook of format 4: it has no cells")
-    return [_cell(c) for c in cells if isinstance(c, dict)]
+    return [cell for c in cells if isinstance(c, dict) and (cell := _cell(c)).grade_id]
 
 
 def _cell(cell: dict[str, Any]) -> Cell:
@@ -113,26 +127,30 @@ def _read_file(path: Path, largest: int) -> bytes:
     return data
 
 
-def _cells_of_chapter(folder: Path, chapter: str, asked: Sequence[Exercise], notes: list[str]) -> list[Cell]:
+def _cells_of_chapter(
+    folder: Path, chapter: str, asked: Sequence[Exercise], notes: list[str], others: Callable[[], dict[str, list[Cell]]]
+) -> list[Cell]:
     """The chapter's cells, from a notebook of another name if its own is missing and one other holds them."""
     path = folder / f"{chapter}.ipynb"
     if path.exists() or path.is_symlink():
         return read_cells(path)
     wanted = {e.cell for e in asked}
-    found = []
-    for other in sorted(folder.glob("*.ipynb")):
-        try:
-            cells = read_cells(other)
-        except (Unreadable, OSError):
-            continue
-        if wanted & {c.grade_id for c in cells}:
-            found.append((other.name, cells))
+    found = [name for name, cells in others().items() if wanted & {c.grade_id for c in cells}]
     if not found:
         raise Unreadable(f"{path.name} is missing")
     if len(found) > 1:
-        raise Unreadable(f"{path.name} is missing, and {' and '.join(n for n, _ in found)} both hold its exercises")
-    notes.append(f"{path.name} is missing; its exercises were found in {found[0][0]}")
-    return found[0][1]
+        raise Unreadable(f"{path.name} is missing, and {' and '.join(found[:3])} hold its exercises")
+    notes.append(f"{path.name} is missing; its exercises were found in {found[0]}")
+    return others()[found[0]]
+
+
+def _others(folder: Path) -> dict[str, list[Cell]]:
+    """The notebooks of a folder, by name, that can be read."""
+    readable = {}
+    for path in sorted(folder.glob("*.ipynb"))[:MOST_NOTEBOOKS]:
+        with suppress(Unreadable, OSError):
+            readable[path.name] = read_cells(path)
+    return readable
 
 
 def _find_answer(exercise: Exercise, cells: Sequence[Cell], submission: Submission) -> None:

@@ -15,7 +15,7 @@ TASKS = ("lm", "recall", "latest", "sort")
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "lm": {"steps": 500, "measures": ["perplexity", "positions"]},
-    "recall": {"steps": 150, "measures": ["recall"]},
+    "recall": {"steps": 250, "measures": ["recall"]},
     "latest": {"steps": 500, "measures": ["recall"]},
     "sort": {"steps": 200, "measures": ["sort"]},
 }
@@ -85,7 +85,7 @@ def config(task: str, **overrides: Any) -> Config:
     """Settings of the recipe for ``task``, with ``overrides``.
 
     >>> config("lm").steps, config("recall").steps, config("lm", steps=10).steps
-    (500, 150, 10)
+    (500, 250, 10)
     >>> config("lm", stepz=10)
     Traceback (most recent call last):
     TypeError: no setting named stepz; there are arguments, batch, checkpoints, clip, d_model, ...

@@ -485,6 +485,7 @@ _STEPS = Exercise(
     minutes=15,
     difficulty=2,
     function="expected_steps",
+    kinds=("derive",),
     reference=_expected_steps,
     inputs=_length_distribution(),
     edges={
@@ -846,6 +847,7 @@ _IS_A_BUG = Exercise(
     minutes=20,
     difficulty=3,
     function="is_a_bug",
+    kinds=("bug",),
     reference=_is_a_bug,
     inputs=_reports(),
     edges={
@@ -921,4 +923,201 @@ _IS_A_BUG = Exercise(
     alternatives=(_bug_loops, _bug_cumsum),
 )
 
-EXERCISES = (_LOOK_UP, _POSITION_ROWS, _STEPS, _GRADIENT, _IS_A_BUG)
+# --- 2.6 a layer, in PyTorch
+
+
+def _layer(table: Any, positions: Any, offset: int, upstream: Any) -> Any:
+    y, gradient = np.zeros_like(upstream), np.zeros_like(table)
+    for t, p in enumerate(positions):
+        if p >= 0:
+            y[t] = table[p + offset]
+            gradient[p + offset] += upstream[t]
+    return y, gradient, 1
+
+
+def _use_layer(answer: Any, table: Any, positions: Any, offset: Any, upstream: Any) -> Any:
+    import torch
+
+    layer = answer(len(table), table.shape[1], offset)
+    with torch.no_grad():
+        layer.weight.copy_(table)
+    y = layer(positions)
+    y.backward(upstream)
+    gradient = torch.zeros_like(table) if layer.weight.grad is None else layer.weight.grad
+    return y, gradient, len(layer.state_dict())
+
+
+def _as_layer(forward: Any) -> Any:
+    """A layer out of its forward pass: what a learner's class with that method would be."""
+
+    def build(rows: int, dim: int, offset: int) -> Any:
+        import torch
+
+        class Layer(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.zeros(rows, dim))
+
+            def forward(self, positions: Any) -> Any:
+                return forward(torch, self.weight, positions, offset)
+
+        return Layer()
+
+    build.__name__ = forward.__name__
+    return build
+
+
+@_as_layer
+def _layer_offset_forgotten(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    return weight[positions.clamp(min=0)] * (positions >= 0)[:, None]
+
+
+@_as_layer
+def _layer_wraps(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    return weight[positions + offset]
+
+
+@_as_layer
+def _layer_clamped(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    return weight[positions.clamp(min=0) + offset]
+
+
+@_as_layer
+def _layer_clamped_late(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    return weight[(positions + offset).clamp(min=0)]
+
+
+@_as_layer
+def _layer_values_only(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    y = weight[positions.clamp(min=0) + offset]
+    y.data[positions < 0] = 0
+    return y
+
+
+@_as_layer
+def _layer_by_frequency(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    rows, real = positions.clamp(min=0) + offset, positions >= 0
+    return torch.nn.functional.embedding(rows, weight, scale_grad_by_freq=True) * real[:, None]
+
+
+@_as_layer
+def _layer_row_zero(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    rows, real = positions.clamp(min=0) + offset, positions >= 0
+    return torch.nn.functional.embedding(rows, weight, padding_idx=0) * real[:, None]
+
+
+@_as_layer
+def _layer_detached(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    return weight.data[positions.clamp(min=0) + offset] * (positions >= 0)[:, None]
+
+
+@_as_layer
+def _layer_by_mask(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    return weight[positions.clamp(min=0) + offset] * (positions >= 0)[:, None]
+
+
+def _layer_offset_saved(rows: int, dim: int, offset: int) -> Any:
+    import torch
+
+    layer = _layer_by_mask(rows, dim, offset)
+    layer.register_buffer("offset", torch.tensor(offset))
+    return layer
+
+
+@_as_layer
+def _layer_with_a_row_of_zeros(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    longer = torch.cat([weight, torch.zeros(1, weight.shape[1])])
+    return torch.nn.functional.embedding(torch.where(positions < 0, len(weight), positions + offset), longer)
+
+
+@_as_layer
+def _layer_by_product(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
+    one_hot = positions[:, None] + offset == torch.arange(len(weight))
+    return (one_hot & (positions >= 0)[:, None]).to(weight.dtype) @ weight
+
+
+@st.composite
+def _batches(draw: Any) -> Any:
+    rows, dim, offset, length = draw(sizes(3, 4, 5)), draw(sizes(1, 2, 3)), draw(sizes(0, 1, 2)), draw(sizes(1, 2, 4))
+    positions = draw(integers(length, low=-1, high=rows - offset - 1))
+    table, upstream = draw(quarters(rows, dim)), draw(quarters(length, dim))
+    return table.astype(np.float32), positions, offset, upstream.astype(np.float32)
+
+
+_COUNTING = np.arange(12.0, dtype=np.float32).reshape(6, 2)
+
+_LAYER = Exercise(
+    id="learned.layer",
+    number="2.6",
+    chapter="02_learned",
+    title="A layer that trains the rows it reads",
+    minutes=15,
+    difficulty=2,
+    function="LearnedPositions",
+    reference=_layer,
+    use=_use_layer,
+    asks=("rows", "dim", "offset"),
+    kinds=("torch",),
+    inputs=_batches(),
+    edges={
+        "padding on the left, offset 2": (_COUNTING, np.array([-1, -1, 0, 1, 3]), 2, _COUNTING[:5] + 1),
+        "a position twice, no offset": (_COUNTING, np.array([0, 5, 0]), 0, _COUNTING[1:4]),
+        "padding only": (_COUNTING, np.array([-1, -1]), 1, _COUNTING[:2] + 1),
+    },
+    mistakes=(
+        Mistake(
+            _layer_offset_forgotten,
+            "The offset is not added: position 0 reads row 0. It reads row offset.",
+            "which row does OPT read for its first token?",
+        ),
+        Mistake(
+            _layer_wraps,
+            "Padding reads a row: −1 + offset is an index too, and Python takes −1 as the last row. Padding gets the "
+            "zero vector.",
+            "which row does your layer read for position −1 when the offset is 0? And when it is 1?",
+        ),
+        Mistake(
+            _layer_clamped,
+            "Padding reads the row of the first position, and trains it. It gets the zero vector, and sends no "
+            "gradient.",
+            "multiply by the mask, or pick from a row of zeros.",
+        ),
+        Mistake(
+            _layer_clamped_late,
+            "Padding reads the row at or before the first position, and trains it. It gets the zero vector, and sends "
+            "no gradient.",
+            "multiply by the mask, or pick from a row of zeros.",
+        ),
+        Mistake(
+            _layer_values_only,
+            "The values are right, the gradient is not: writing zeros past autograd leaves the path to the row that "
+            "padding read.",
+            "make the zeros by an operation that autograd sees, such as a product with the mask.",
+        ),
+        Mistake(
+            _layer_by_frequency,
+            "The gradient of a row is divided by the number of tokens that read it (scale_grad_by_freq). It is a sum.",
+            "which gradient has a row that two tokens read, each with upstream 1?",
+        ),
+        Mistake(
+            _layer_row_zero,
+            "With padding_idx=0 the gradient of row 0 is cut, for real tokens as well. Without offset that row "
+            "belongs to position 0.",
+            "leave padding_idx out: the mask does its work.",
+        ),
+        Mistake(
+            _layer_detached,
+            "The result has lost its way back to the parameter (.data, .detach() or no_grad), so nothing is trained.",
+            "print y.requires_grad.",
+        ),
+        Mistake(
+            _layer_offset_saved,
+            "The outputs are right, yet state_dict holds more than the weight: a buffer is saved unless "
+            "persistent=False. Files of other implementations would not load.",
+            "keep the offset as a plain number.",
+        ),
+    ),
+    alternatives=(_layer_by_mask, _layer_with_a_row_of_zeros, _layer_by_product),
+)
+
+EXERCISES = (_LOOK_UP, _POSITION_ROWS, _STEPS, _GRADIENT, _IS_A_BUG, _LAYER)

@@ -140,6 +140,7 @@ _TABLE = Exercise(
     minutes=8,
     difficulty=1,
     function="table",
+    draw=True,
     reference=_table,
     inputs=_positions_and_width(),
     edges={
@@ -430,6 +431,8 @@ _SHIFT = Exercise(
     minutes=15,
     difficulty=3,
     function="shift_matrix",
+    kinds=("derive",),
+    draw=True,
     reference=_shift_matrix,
     inputs=_steps(),
     edges={
@@ -667,4 +670,206 @@ _OFFSET_PART = Exercise(
     alternatives=(_offset_part_loops, _offset_part_quarter_turn),
 )
 
-EXERCISES = (_TABLE, _BASE_FOR, _SHIFT, _OFFSET_PART)
+# --- 3.5 a table that is not learned, in PyTorch
+
+
+def _stored(x: Any, rows: int, start: int) -> Any:
+    table = sinusoidal(np.arange(start, start + len(x)), x.shape[1], layout="interleaved")
+    return x + table.astype(np.float32), table.astype(np.float16), 0, 0
+
+
+def _use_stored(answer: Any, x: Any, rows: Any, start: Any) -> Any:
+    import torch
+
+    layer = answer(rows, x.shape[1])
+    y, saved, learned = layer(x, start), len(layer.state_dict()), sum(p.numel() for p in layer.parameters())
+    return y, layer.half()(torch.zeros_like(x).half(), start), saved, learned
+
+
+def _module(rows: int, dim: int, keep: Any, forward: Any, precision: str = "float64") -> Any:
+    """A layer that ``keep(self, table)`` gives its table, with a forward pass of its own."""
+    import torch
+
+    dtype = getattr(torch, precision)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            keep(self, _torch_table(torch.arange(rows), dim, dtype).float())
+
+        def forward(self, x: Any, start: int) -> Any:
+            return forward(self, x, start)
+
+    return Layer()
+
+
+def _torch_table(positions: Any, dim: int, dtype: Any) -> Any:
+    import torch
+
+    frequencies = BASE ** (-torch.arange(0, dim, 2, dtype=dtype) / dim)
+    angles = positions[:, None].to(dtype) * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def _as_buffer(layer: Any, table: Any) -> None:
+    layer.register_buffer("table", table, persistent=False)
+
+
+def _sum(layer: Any, x: Any, start: int) -> Any:
+    return x + layer.table[start : start + len(x)].to(x.dtype)
+
+
+def _buffered(rows: int, dim: int) -> Any:
+    return _module(rows, dim, _as_buffer, lambda layer, x, start: x + layer.table[start : start + len(x)])
+
+
+def _buffer_saved(rows: int, dim: int) -> Any:
+    return _module(rows, dim, lambda layer, table: layer.register_buffer("table", table), _sum)
+
+
+def _a_parameter(rows: int, dim: int) -> Any:
+    import torch
+
+    return _module(rows, dim, lambda layer, table: setattr(layer, "table", torch.nn.Parameter(table)), _sum)
+
+
+def _plain_attribute(rows: int, dim: int) -> Any:
+    forward = lambda layer, x, start: x + layer.table[start : start + len(x)]  # noqa: E731
+    return _module(rows, dim, lambda layer, table: setattr(layer, "table", table), forward)
+
+
+def _start_ignored(rows: int, dim: int) -> Any:
+    return _module(rows, dim, _as_buffer, lambda layer, x, start: _sum(layer, x, 0))
+
+
+def _last_rows(rows: int, dim: int) -> Any:
+    return _module(rows, dim, _as_buffer, lambda layer, x, start: x + layer.table[-len(x) :])
+
+
+def _angles_in_float32(rows: int, dim: int) -> Any:
+    return _module(rows, dim, _as_buffer, _sum, "float32")
+
+
+def _angles_in_the_dtype_of_x(rows: int, dim: int) -> Any:
+    import torch
+
+    def forward(layer: Any, x: Any, start: int) -> Any:
+        return x + _torch_table(torch.arange(start, start + len(x)), dim, x.dtype)
+
+    return _module(rows, dim, lambda layer, table: None, forward)
+
+
+def _scaled_by_the_width(rows: int, dim: int) -> Any:
+    return _module(rows, dim, _as_buffer, lambda layer, x, start: _sum(layer, x * dim**0.5, start))
+
+
+def _vectors_alone(rows: int, dim: int) -> Any:
+    return _module(rows, dim, _as_buffer, lambda layer, x, start: _sum(layer, 0 * x, start))
+
+
+def _sines_before_cosines(rows: int, dim: int) -> Any:
+    def keep(layer: Any, table: Any) -> None:
+        _as_buffer(layer, table.unflatten(1, (-1, 2)).mT.flatten(1))
+
+    return _module(rows, dim, keep, _sum)
+
+
+def _computed_each_time(rows: int, dim: int) -> Any:
+    import torch
+
+    def forward(layer: Any, x: Any, start: int) -> Any:
+        return x + _torch_table(torch.arange(start, start + len(x)), dim, torch.float64).to(x.dtype)
+
+    return _module(rows, dim, lambda layer, table: None, forward)
+
+
+def _kept_out_of_sight(rows: int, dim: int) -> Any:
+    def forward(layer: Any, x: Any, start: int) -> Any:
+        return x + layer.tables[0][start : start + len(x)].to(x)
+
+    return _module(rows, dim, lambda layer, table: setattr(layer, "tables", [table]), forward)
+
+
+@st.composite
+def _sequences(draw: Any) -> Any:
+    length, dim, start = draw(sizes(1, 2, 3)), draw(sizes(2, 4, 6)), draw(st.integers(0, 9))
+    return draw(quarters(length, dim)).astype(np.float32), start + length + draw(st.integers(0, 3)), start
+
+
+_STORED = Exercise(
+    id="sinusoidal.layer",
+    number="3.5",
+    chapter="03_sinusoidal",
+    title="A table that is stored and not saved",
+    minutes=15,
+    difficulty=2,
+    function="Sinusoidal",
+    reference=_stored,
+    use=_use_stored,
+    asks=("rows", "dim"),
+    kinds=("torch", "cache"),
+    inputs=_sequences(),
+    edges={
+        "three tokens behind a cache of 20,000": (np.ones((3, 8), np.float32), 20_010, 20_000),
+        "a table as long as the text": (np.zeros((4, 4), np.float32), 4, 0),
+    },
+    tolerance={"float32": 1e-5, "float16": 1e-3},
+    mistakes=(
+        Mistake(
+            _buffer_saved,
+            "The outputs are right, yet the table is saved with the model: state_dict holds it. A longer table would "
+            "not load then, and it can be computed at any time.",
+            "which argument of register_buffer keeps it out of state_dict?",
+        ),
+        Mistake(
+            _a_parameter,
+            "The table is a Parameter: an optimiser would change it. It is a constant of the model.",
+            "print list(layer.named_parameters()).",
+        ),
+        Mistake(
+            _plain_attribute,
+            "The table is a plain attribute, which .half() and .to() do not see: it stays in float32 on the CPU, and "
+            "the sum becomes float32.",
+            "what does a module move besides its parameters?",
+        ),
+        Mistake(
+            _start_ignored,
+            "The first token always gets position 0. Behind a cache it stands at start.",
+            "how far apart should your results for start = 0 and start = 5 be?",
+        ),
+        Mistake(
+            _last_rows,
+            "The last rows of the table are taken. The table may be longer than the text: the rows are start, start + "
+            "1, …",
+            "make a table with one row more. Does your result change?",
+        ),
+        Mistake(
+            _angles_in_the_dtype_of_x,
+            "Angles are computed in the precision of x. Beyond 2048, half precision does not even hold every whole "
+            "number.",
+            "compute in float64, and convert sines and cosines.",
+        ),
+        Mistake(
+            _angles_in_float32,
+            "The angles are computed in float32: at position 20,000 they are off by about a thousandth. Compute them "
+            "in float64, and convert the table.",
+            "torch.arange(…, dtype=torch.float64).",
+        ),
+        Mistake(
+            _scaled_by_the_width,
+            "The input is multiplied by √dim. The original model does so with token vectors before this layer; here "
+            "only the sum is asked for.",
+            "what should come out for position 0 and an x of ones?",
+        ),
+        Mistake(_vectors_alone, "These are the position vectors alone. Add x."),
+        Mistake(
+            _sines_before_cosines,
+            "All sines stand before all cosines. Here they are interleaved: sine and cosine of a frequency are "
+            "neighbours.",
+            "stack them on a new last axis, then flatten.",
+        ),
+    ),
+    alternatives=(_buffered, _computed_each_time, _kept_out_of_sight),
+)
+
+EXERCISES = (_TABLE, _BASE_FOR, _SHIFT, _OFFSET_PART, _STORED)

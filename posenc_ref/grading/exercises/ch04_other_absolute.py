@@ -286,6 +286,7 @@ _GENERATOR = Exercise(
     minutes=12,
     difficulty=3,
     function="generator",
+    kinds=("derive",),
     reference=_generator,
     inputs=st.tuples(
         sizes(2, 4, 6, 8, 10, 12),
@@ -592,6 +593,7 @@ _SAME_SUM = Exercise(
     minutes=20,
     difficulty=4,
     function="same_sum",
+    kinds=("bug",),
     reference=_same_sum,
     inputs=_sentences(),
     edges={

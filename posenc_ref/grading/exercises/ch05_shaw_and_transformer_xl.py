@@ -277,6 +277,7 @@ _LOGITS = Exercise(
     minutes=10,
     difficulty=2,
     function="key_logits",
+    draw=True,
     reference=_key_logits,
     inputs=_vectors(),
     edges={
@@ -457,6 +458,7 @@ _SHIFT = Exercise(
     minutes=12,
     difficulty=2,
     function="shift",
+    draw=True,
     reference=_shift,
     inputs=_scores(),
     edges={
@@ -612,6 +614,13 @@ def _decode_backwards(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
     return _attend(q, k, v, keys[::-1], values[::-1])
 
 
+def _no_maximum(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
+    m, n = np.arange(len(k) - len(q), len(k))[:, None], np.arange(len(k))
+    weights = np.where(n <= m, np.exp(_logits(q, k, keys, m[:, 0], n)), 0.0)
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    return weights @ v + np.einsum("mn,mnd->md", weights, values[_table_row(m[:, 0], n, values)])
+
+
 def _decode_full_pass(q: Any, k: Any, v: Any, keys: Any, values: Any) -> Any:
     # queries of earlier tokens do not matter: zeros stand for them, and their rows are dropped
     old = len(k) - len(q)
@@ -651,6 +660,7 @@ _DECODE = Exercise(
     minutes=20,
     difficulty=3,
     function="decode",
+    kinds=("cache",),
     reference=_decode,
     inputs=_cached(),
     edges={
@@ -659,6 +669,10 @@ _DECODE = Exercise(
         ),
         "one new token behind a cache of 5": (
             _WAVES[40:41], _WAVES[41:47], _WAVES[47:53], _WAVES[53:56], _WAVES[56:59],
+        ),
+        "logits near 900 and near −900": (
+            np.array([[900.0], [-900.0]]), 1 + np.arange(4.0)[:, None] / 1024, np.array([[0.5], [1.0], [-1.0], [2.0]]),
+            np.arange(3.0)[:, None] / 1024, np.array([[0.25], [1.0], [-0.5]]),
         ),
     },
     properties=(
@@ -726,6 +740,12 @@ _DECODE = Exercise(
             _masked_after,
             "The mask comes after softmax, so that the weights that are left do not add up to 1.",
             "print the sum of each token's weights.",
+        ),
+        Mistake(
+            _no_maximum,
+            "The exponential is taken of the logits as they are. Beyond 709 it is ∞ in float64, and ∞/∞ is no number; "
+            "far below 0, all weights of a row are 0.",
+            "softmax does not change if a number is taken off a whole row. Which one helps?",
         ),
         Mistake(
             _decode_not_scaled,
@@ -848,6 +868,7 @@ _BUG = Exercise(
     minutes=15,
     difficulty=3,
     function="garbage_seen",
+    kinds=("bug",),
     reference=_garbage_seen,
     inputs=_masks(),
     edges={
@@ -932,4 +953,197 @@ _BUG = Exercise(
     alternatives=(_garbage_formula, _garbage_loops, _garbage_by_offset),
 )
 
-EXERCISES = (_INDEX, _LOGITS, _SHIFT, _DECODE, _BUG)
+# --- 5.6 the gradient of a clipped table, in PyTorch
+
+
+def _table_gradient(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    gradient = np.zeros((2 * max_distance + 1, len(upstream)))
+    row = _rows(q_positions, k_positions, max_distance)
+    for m, n in np.ndindex(row.shape):
+        gradient[row[m, n]] += upstream[:, m, n]
+    return gradient
+
+
+def _rows_torch(q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    return (k_positions - q_positions[:, None]).clamp(-max_distance, max_distance) + max_distance
+
+
+def _added_up(upstream: Any, row: Any, max_distance: int) -> Any:
+    """Sums over the pairs of a row; pairs whose row is −1 are left out."""
+    import torch
+
+    one_hot = (row.flatten()[:, None] == torch.arange(2 * max_distance + 1)).to(upstream.dtype)
+    return one_hot.T @ upstream.flatten(1).T
+
+
+def _last_wins(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    gradient = upstream.new_zeros(2 * max_distance + 1, len(upstream))
+    for m, row in enumerate(_rows_torch(q_positions, k_positions, max_distance)):
+        for n, r in enumerate(row):
+            gradient[r] = upstream[:, m, n]
+    return gradient
+
+
+def _buffered_addition(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    gradient = upstream.new_zeros(2 * max_distance + 1, len(upstream))
+    for m, row in enumerate(_rows_torch(q_positions, k_positions, max_distance)):
+        before = gradient.clone()
+        for n, r in enumerate(row):  # what gradient[row] += … does for the keys of one query
+            gradient[r] = before[r] + upstream[:, m, n]
+    return gradient
+
+
+def _far_pairs_lost(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    offset = k_positions - q_positions[:, None]
+    row = (offset + max_distance).masked_fill(offset.abs() > max_distance, -1)
+    return _added_up(upstream, row, max_distance)
+
+
+def _upside_down(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    return _added_up(upstream, _rows_torch(q_positions, k_positions, max_distance), max_distance).flip(0)
+
+
+def _counted_from_zero(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    import torch
+
+    q_places, k_places = torch.arange(len(q_positions)), torch.arange(len(k_positions))
+    return _added_up(upstream, _rows_torch(q_places, k_places, max_distance), max_distance)
+
+
+def _averaged(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    import torch
+
+    row = _rows_torch(q_positions, k_positions, max_distance)
+    count = torch.bincount(row.flatten(), minlength=2 * max_distance + 1).clamp(min=1)
+    return _added_up(upstream, row, max_distance) / count[:, None]
+
+
+def _heads_mixed(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    row = _rows_torch(q_positions, k_positions, max_distance)
+    mixed = upstream.reshape(-1, len(upstream)).T.reshape(upstream.shape)
+    return _added_up(mixed, row, max_distance)
+
+
+def _pairs_exchanged(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    row = _rows_torch(q_positions, k_positions, max_distance)
+    return _added_up(upstream, row.T, max_distance)
+
+
+def _heads_added(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    row = _rows_torch(q_positions, k_positions, max_distance)
+    return _added_up(upstream.sum(0, keepdim=True).expand_as(upstream), row, max_distance)
+
+
+def _by_index_add(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    row = _rows_torch(q_positions, k_positions, max_distance).flatten()
+    gradient = upstream.new_zeros(2 * max_distance + 1, len(upstream))
+    return gradient.index_add(0, row, upstream.flatten(1).T)
+
+
+def _by_scatter_add(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    row = _rows_torch(q_positions, k_positions, max_distance).flatten().expand(len(upstream), -1)
+    gradient = upstream.new_zeros(len(upstream), 2 * max_distance + 1)
+    return gradient.scatter_add(1, row, upstream.flatten(1)).T
+
+
+def _by_autograd(upstream: Any, q_positions: Any, k_positions: Any, max_distance: int) -> Any:
+    table = upstream.new_zeros(2 * max_distance + 1, len(upstream)).requires_grad_()
+    bias = table[_rows_torch(q_positions, k_positions, max_distance)].movedim(-1, 0)
+    bias.backward(upstream)
+    return table.grad
+
+
+@st.composite
+def _upstream(draw: Any) -> Any:
+    heads, q_len, k_len = draw(sizes(1, 2, 3)), draw(sizes(1, 2, 3)), draw(sizes(1, 2, 4))
+    places = draw(integers(q_len, high=6)), draw(integers(k_len, high=6))
+    return draw(quarters(heads, q_len, k_len)), *places, draw(sizes(1, 2, 3))
+
+
+_TABLE_GRADIENT = Exercise(
+    id="shaw.table_gradient",
+    number="5.6",
+    chapter="05_shaw_and_transformer_xl",
+    title="What a clipped table learns from",
+    minutes=12,
+    difficulty=2,
+    function="table_gradient",
+    reference=_table_gradient,
+    kinds=("torch",),
+    inputs=_upstream(),
+    edges={
+        "all pairs of five tokens, clipped at 2": (
+            np.cos(np.arange(75.0) ** 2).reshape(3, 5, 5),
+            np.arange(5),
+            np.arange(5),
+            2,
+        ),
+        "two queries behind a cache of 5": (
+            np.sin(np.arange(28.0) ** 2).reshape(2, 2, 7),
+            np.array([5, 6]),
+            np.arange(7),
+            3,
+        ),
+    },
+    properties=(
+        Property(
+            "nothing is lost: the rows add up to the whole gradient",
+            lambda f, g, q, k, c: (f(g, q, k, c).sum(axis=0), g.sum(axis=(1, 2))),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _last_wins,
+            "Each pair overwrites what others left in its row. A row is read by many pairs, and their gradients add "
+            "up.",
+            "with five tokens, how many pairs read the row of offset 0?",
+        ),
+        Mistake(
+            _buffered_addition,
+            "The line `gradient[row] += …` reads, adds and writes once for a whole index: of two keys that share a "
+            "row, one is lost.",
+            "index_add_ adds every one of them.",
+        ),
+        Mistake(
+            _far_pairs_lost,
+            "Pairs beyond max_distance are left out. They read the outermost rows, so they train them too.",
+            "which row does offset −9 read when max_distance is 3?",
+        ),
+        Mistake(
+            _upside_down,
+            "Offsets are query − key: the rows are upside down. Row 0 belongs to a key far *before* the query.",
+            "for a causal mask, which half of the rows gets no gradient?",
+        ),
+        Mistake(
+            _counted_from_zero,
+            "Positions are counted from 0. Queries behind a cache start elsewhere: use those that are given.",
+            "which offset have q_positions = [5] and k_positions = [5]?",
+        ),
+        Mistake(
+            _averaged,
+            "Gradients of a row are averaged. The derivative of a loss by a number that is used n times is a sum of n "
+            "terms.",
+            "what is the derivative of x + x?",
+        ),
+        Mistake(
+            _heads_mixed,
+            "The axis of the heads is moved by reshape, which leaves the numbers in their old order and so mixes "
+            "heads and pairs.",
+            "flatten(1) keeps the heads apart; .T or movedim then moves them last.",
+        ),
+        Mistake(
+            _pairs_exchanged,
+            "Gradients and rows are paired in different orders: one list goes through the queries first, the other "
+            "through the keys.",
+            "flatten (q, k) of both in the same way, without a transpose between.",
+        ),
+        Mistake(
+            _heads_added,
+            "All heads get the sum over the heads. Every head has its own column.",
+            "what is the gradient of head 0 if only head 1 has any upstream?",
+        ),
+    ),
+    alternatives=(_by_index_add, _by_scatter_add, _by_autograd),
+)
+
+EXERCISES = (_INDEX, _LOGITS, _SHIFT, _DECODE, _BUG, _TABLE_GRADIENT)

@@ -512,6 +512,8 @@ _CHUNK = Exercise(
     minutes=12,
     difficulty=2,
     function="chunk_bias",
+    kinds=("cache",),
+    draw=True,
     reference=_chunk_bias,
     inputs=_chunks(),
     edges={
@@ -708,6 +710,7 @@ _REPORT = Exercise(
     minutes=15,
     difficulty=3,
     function="last_starts",
+    kinds=("bug",),
     reference=_last_starts,
     inputs=_reported(),
     edges={
@@ -859,6 +862,7 @@ _FROM_VECTOR = Exercise(
     minutes=10,
     difficulty=2,
     function="matrix_from_vector",
+    draw=True,
     reference=_matrix,
     inputs=_vectors(),
     edges={
@@ -917,4 +921,233 @@ _FROM_VECTOR = Exercise(
     alternatives=(_matrix_loops, _matrix_slices, _matrix_windows),
 )
 
-EXERCISES = (_CAUSAL, _TWO_SIDED, _CHUNK, _REPORT, _FROM_VECTOR)
+# --- 6.6 a layer for decoding, in PyTorch
+
+
+def _layer(table: Any, max_distance: int, q_len: int, k_len: int, upstream: Any) -> Any:
+    offset = np.arange(k_len) - np.arange(k_len - q_len, k_len)[:, None]
+    bucket = _causal_bucket(offset, len(table), max_distance)
+    gradient = np.zeros_like(table)
+    for m, n in np.ndindex(bucket.shape):
+        gradient[bucket[m, n]] += upstream[:, m, n]
+    return np.ascontiguousarray(table[bucket].transpose(2, 0, 1)), gradient
+
+
+def _use_layer(answer: Any, table: Any, max_distance: Any, q_len: Any, k_len: Any, upstream: Any) -> Any:
+    import torch
+
+    layer = answer(len(table), max_distance, table.shape[1])
+    with torch.no_grad():
+        layer.weight.copy_(table)
+    bias = layer(q_len, k_len)
+    bias.backward(upstream)
+    gradient = torch.zeros_like(table) if layer.weight.grad is None else layer.weight.grad
+    return bias, gradient
+
+
+def _as_layer(bias: Any) -> Any:
+    """A layer out of its forward pass ``bias(weight, max_distance, q_len, k_len)``."""
+
+    def build(num_buckets: int, max_distance: int, heads: int) -> Any:
+        import torch
+
+        class Layer(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.zeros(num_buckets, heads))
+
+            def forward(self, q_len: int, k_len: int) -> Any:
+                return bias(self.weight, max_distance, q_len, k_len)
+
+        return Layer()
+
+    build.__name__ = bias.__name__
+    return build
+
+
+def _places_torch(q_len: int, k_len: int) -> Any:
+    """Distances query − key of the last ``q_len`` of ``k_len`` tokens."""
+    import torch
+
+    return torch.arange(k_len - q_len, k_len)[:, None] - torch.arange(k_len)
+
+
+def _bucket_torch(distance: Any, num_buckets: int, max_distance: int, rounded: str = "floor") -> Any:
+    """As released: logarithms in float32."""
+    import torch
+
+    n, exact = distance.clamp(min=0), num_buckets // 2
+    steps = torch.log(n.clamp(min=exact).float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
+    return torch.where(n < exact, n, (exact + getattr(steps, rounded)().long()).clamp(max=num_buckets - 1))
+
+
+def _looked_up(weight: Any, bucket: Any) -> Any:
+    return weight[bucket].permute(2, 0, 1)
+
+
+@_as_layer
+def _layer_from_zero(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    distance = _places_torch(q_len, k_len) - (k_len - q_len)
+    return _looked_up(weight, _bucket_torch(distance, len(weight), max_distance))
+
+
+@_as_layer
+def _layer_all_last(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    distance = _places_torch(1, k_len).expand(q_len, -1)
+    return _looked_up(weight, _bucket_torch(distance, len(weight), max_distance))
+
+
+@_as_layer
+def _layer_sign(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    return _looked_up(weight, _bucket_torch(-_places_torch(q_len, k_len), len(weight), max_distance))
+
+
+@_as_layer
+def _layer_absolute(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    return _looked_up(weight, _bucket_torch(_places_torch(q_len, k_len).abs(), len(weight), max_distance))
+
+
+@_as_layer
+def _layer_two_sided(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    distance, side = _places_torch(q_len, k_len), len(weight) // 2
+    return _looked_up(weight, _bucket_torch(distance.abs(), side, max_distance) + side * (distance < 0))
+
+
+@_as_layer
+def _layer_clipped(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    return _looked_up(weight, _places_torch(q_len, k_len).clamp(0, len(weight) - 1))
+
+
+@_as_layer
+def _layer_rounded(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    return _looked_up(weight, _bucket_torch(_places_torch(q_len, k_len), len(weight), max_distance, "round"))
+
+
+@_as_layer
+def _layer_reshaped(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    bucket = _bucket_torch(_places_torch(q_len, k_len), len(weight), max_distance)
+    return weight[bucket].reshape(weight.shape[1], q_len, k_len)
+
+
+@_as_layer
+def _layer_future_lost(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    distance = _places_torch(q_len, k_len)
+    return _looked_up(weight, _bucket_torch(distance, len(weight), max_distance)) * (distance >= 0)
+
+
+@_as_layer
+def _layer_detached(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    return _looked_up(weight.data, _bucket_torch(_places_torch(q_len, k_len), len(weight), max_distance))
+
+
+@_as_layer
+def _layer_released(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    return _looked_up(weight, _bucket_torch(_places_torch(q_len, k_len), len(weight), max_distance))
+
+
+@_as_layer
+def _layer_searched(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    import torch
+
+    starts = torch.tensor(bucket_starts(len(weight), max_distance))
+    distance = _places_torch(q_len, k_len).clamp(min=0)
+    bucket = (distance[..., None] >= starts).sum(-1) - 1
+    return torch.nn.functional.embedding(bucket, weight).movedim(-1, 0)
+
+
+@_as_layer
+def _layer_from_vector(weight: Any, max_distance: int, q_len: int, k_len: int) -> Any:
+    # one bias for each offset, then a window of it for each query
+    offsets = _places_torch(1, k_len + q_len - 1)[0] - (q_len - 1)
+    vector = weight[_bucket_torch(offsets, len(weight), max_distance)].T
+    return vector.unfold(1, k_len, 1).flip(1)
+
+
+@st.composite
+def _decoding(draw: Any) -> Any:
+    # settings in which no start is a power that rounding could move
+    num_buckets, max_distance = draw(st.sampled_from([(8, 20), (10, 50), (16, 40)]))
+    q_len, cached, heads = draw(sizes(1, 2, 3)), draw(sizes(0, 1, 5, 14, 30)), draw(sizes(1, 2, 3))
+    table = draw(quarters(num_buckets, heads)).astype(np.float32)
+    return table, max_distance, q_len, cached + q_len, draw(quarters(heads, q_len, cached + q_len)).astype(np.float32)
+
+
+_LAYER = Exercise(
+    id="t5.layer",
+    number="6.6",
+    chapter="06_t5_buckets",
+    title="A layer that decodes",
+    minutes=20,
+    difficulty=3,
+    function="T5Bias",
+    reference=_layer,
+    use=_use_layer,
+    asks=("num_buckets", "max_distance", "heads"),
+    kinds=("torch", "cache"),
+    draw=True,
+    inputs=_decoding(),
+    edges={
+        "four new tokens behind 150": (
+            np.arange(96, dtype=np.float32).reshape(32, 3), 128, 4, 154, np.ones((3, 4, 154), np.float32),
+        ),
+        "no cache yet": (np.arange(16, dtype=np.float32).reshape(8, 2), 20, 5, 5, np.ones((2, 5, 5), np.float32)),
+    },
+    mistakes=(
+        Mistake(
+            _layer_from_zero,
+            "The queries are counted from 0. They are the last tokens: the first of them stands at k_len − q_len.",
+            "behind a cache of 5, how far is the one new token from the key before it?",
+        ),
+        Mistake(
+            _layer_all_last,
+            "All queries share the row of the last one. Each stands at its own position.",
+            "compare a chunk of two with two chunks of one.",
+        ),
+        Mistake(
+            _layer_sign,
+            "The distances are those of keys after the query: all of the past got bucket 0.",
+            "the distance to a key in the past is query minus key.",
+        ),
+        Mistake(
+            _layer_absolute,
+            "Keys after the query got the bucket of their distance. In one direction they all have bucket 0.",
+            "use clamp(min=0) where you take the absolute value.",
+        ),
+        Mistake(
+            _layer_two_sided,
+            "The buckets are shared between both sides, as in the encoder. A decoder gives all of them to the past.",
+            "which bucket has the farthest key?",
+        ),
+        Mistake(
+            _layer_clipped,
+            "Every distance has a bucket of its own, up to the last one. Only the first half of the buckets is like "
+            "that; the others grow as a logarithm.",
+            "where does bucket num_buckets // 2 + 1 begin?",
+        ),
+        Mistake(
+            _layer_rounded,
+            "The logarithm is rounded to the nearest whole number. A bucket begins where it is reached: round down.",
+            ".long() cuts off what is behind the point.",
+        ),
+        Mistake(
+            _layer_reshaped,
+            "The axis of the heads is moved by reshape, which leaves the numbers in their old order and so mixes "
+            "heads with keys.",
+            "permute moves an axis.",
+        ),
+        Mistake(
+            _layer_future_lost,
+            "Keys after the query have the bias 0. They should have the number of bucket 0; hiding them is left to "
+            "the mask.",
+            "leave the future as the table has it.",
+        ),
+        Mistake(
+            _layer_detached,
+            "The bias has lost its way back to the parameter (.data, .detach() or no_grad), so nothing is trained.",
+            "print bias.requires_grad.",
+        ),
+    ),
+    alternatives=(_layer_released, _layer_searched, _layer_from_vector),
+)  # fmt: skip
+
+EXERCISES = (_CAUSAL, _TWO_SIDED, _CHUNK, _REPORT, _FROM_VECTOR, _LAYER)

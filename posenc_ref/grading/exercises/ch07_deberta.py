@@ -272,6 +272,7 @@ _BUCKET = Exercise(
     reference=_log_bucket,
     inputs=_distances(),
     edges={
+        "a table that ends right behind the exact part": (np.arange(-8, 9), 8, 6),
         "the released models (256 buckets, 512 positions)": (_RELEASED, 256, 512),
         "all distances of a small table": (np.arange(-55, 56), 12, 50),
     },
@@ -461,6 +462,7 @@ _TERMS = Exercise(
     minutes=15,
     difficulty=3,
     function="logits",
+    draw=True,
     reference=_three_terms,
     inputs=_vectors(),
     edges={
@@ -713,6 +715,7 @@ _BUG = Exercise(
     minutes=20,
     difficulty=3,
     function="which_index",
+    kinds=("bug",),
     reference=_which_index,
     inputs=_unknown_code(),
     edges={

@@ -1,5 +1,6 @@
 """Exercises of chapter 08: rotary position embedding."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -1054,4 +1055,793 @@ _RE_ROTATE = Exercise(
     alternatives=(_evict_in_two_steps, _evict_complex),
 )
 
-EXERCISES = (_ROTATE, _INV_FREQ, _RELATIVE, _CONVERT, _DECODE, _RE_ROTATE)
+# --- 8.7 where a pair looks: derive, then check
+
+
+def _peak(q: Any, k: Any, theta: float) -> Any:
+    h = complex(q[0], -q[1]) * complex(*k)  # the score at offset Δ is Re(h e^{iΔθ})
+    return float(-np.angle(h) / theta), abs(h)
+
+
+def _directions(q: Any, k: Any) -> Any:
+    return np.arctan2(q[1], q[0]), np.arctan2(k[1], k[0])
+
+
+def _folded(angle: Any) -> Any:
+    """The same angle in (−π, π]."""
+    return np.pi - (np.pi - angle) % (2 * np.pi)
+
+
+def _lengths(q: Any, k: Any) -> float:
+    return float(np.linalg.norm(q) * np.linalg.norm(k))
+
+
+def _key_minus_query(q: Any, k: Any, theta: float) -> Any:
+    at, score = _peak(q, k, theta)
+    return -at, score
+
+
+def _not_folded(q: Any, k: Any, theta: float) -> Any:
+    to, start = _directions(q, k)
+    return float((to - start) / theta), _lengths(q, k)
+
+
+def _angle_for_offset(q: Any, k: Any, theta: float) -> Any:
+    at, score = _peak(q, k, theta)
+    return at * theta, score
+
+
+def _times_theta(q: Any, k: Any, theta: float) -> Any:
+    at, score = _peak(q, k, theta)
+    return at * theta**2, score
+
+
+def _half_plane_lost(q: Any, k: Any, theta: float) -> Any:
+    tangent = (k[0] * q[1] - k[1] * q[0]) / (q @ k)
+    return float(np.arctan(tangent) / theta), _lengths(q, k)
+
+
+def _score_at_zero(q: Any, k: Any, theta: float) -> Any:
+    return _peak(q, k, theta)[0], float(q @ k)
+
+
+def _offset_unsigned(q: Any, k: Any, theta: float) -> Any:
+    at, score = _peak(q, k, theta)
+    return abs(at), score
+
+
+def _next_one_ahead(q: Any, k: Any, theta: float) -> Any:
+    to, start = _directions(q, k)
+    return float((to - start) % (2 * np.pi) / theta), _lengths(q, k)
+
+
+def _whole_tokens(q: Any, k: Any, theta: float) -> Any:
+    at, score = _peak(q, k, theta)
+    return float(np.round(at)), score
+
+
+def _lowest(q: Any, k: Any, theta: float) -> Any:
+    at, score = _peak(q, k, theta)
+    return float(_folded(at * theta + np.pi) / theta), -score
+
+
+def _sum_of_directions(q: Any, k: Any, theta: float) -> Any:
+    to, start = _directions(q, k)
+    return float(_folded(to + start) / theta), _lengths(q, k)
+
+
+def _no_turn(q: Any, k: Any, theta: float) -> Any:
+    return 0.0, float(q @ k)
+
+
+def _peak_from_directions(q: Any, k: Any, theta: float) -> Any:
+    to, start = _directions(q, k)
+    return _folded(to - start) / theta, _lengths(q, k)
+
+
+def _peak_from_two_scores(q: Any, k: Any, theta: float) -> Any:
+    here, quarter = q @ k, q[1] * k[0] - q[0] * k[1]  # the score at Δθ = 0 and at a quarter turn
+    return math.atan2(quarter, here) / theta, math.hypot(here, quarter)
+
+
+def _peak_by_bisection(q: Any, k: Any, theta: float) -> Any:
+    def score(angle: float) -> Any:
+        c, s = math.cos(angle), math.sin(angle)
+        return q[0] * (c * k[0] - s * k[1]) + q[1] * (s * k[0] + c * k[1])
+
+    start = max(np.arange(-4, 5) * np.pi / 4, key=score)  # at most an eighth of a turn away
+    low, high = start - np.pi / 4, start + np.pi / 4
+    for _ in range(80):  # the slope is the score a quarter turn on
+        middle = (low + high) / 2
+        low, high = (middle, high) if score(middle + np.pi / 2) > 0 else (low, middle)
+    return float(_folded(low) / theta), float(score(low))
+
+
+def _one_peak(inputs: Any) -> bool:
+    q, k, _ = inputs
+    across, along = q[0] * k[1] - q[1] * k[0], q @ k
+    return bool(across != 0 or along > 0)  # else a vector is 0, or two offsets are equally near
+
+
+def _score_there(peak: Any, q: Any, k: Any, theta: float) -> Any:
+    at, score = peak(q, k, theta)
+    return float(q @ _blocks_at([at * theta]) @ k), score
+
+
+def _nothing_higher(peak: Any, q: Any, k: Any, theta: float) -> Any:
+    score = peak(q, k, theta)[1]
+    return all(q @ _blocks_at([angle]) @ k <= score + 1e-9 for angle in np.linspace(-3, 3, 25)), True
+
+
+_PEAK = Exercise(
+    id="rope.peak",
+    number="8.7",
+    chapter="08_rope",
+    title="Where a pair looks",
+    minutes=15,
+    difficulty=3,
+    function="peak",
+    reference=_peak,
+    inputs=st.tuples(quarters(2), quarters(2), st.sampled_from([1.0, 0.5, 0.1, 0.01])).filter(_one_peak),
+    edges={
+        "a key that must turn ahead by 2.5 radians": (
+            np.array([np.cos(2.0), np.sin(2.0)]),
+            np.array([3 * np.cos(-0.5), 3 * np.sin(-0.5)]),
+            1.0,
+        ),
+        "directions on both sides of the cut at π": (np.array([-1.0, 0.25]), np.array([-1.0, -0.5]), 0.1),
+    },
+    properties=(
+        Property("the score at that offset is the score returned", _score_there),
+        Property("no other offset scores higher", _nothing_higher),
+        Property(
+            "exchanging query and key turns the offset round",
+            lambda peak, q, k, theta: (peak(q, k, theta)[0], -peak(k, q, theta)[0]),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _key_minus_query,
+            "The offset has the wrong sign. Asked for is n − m, which turns the key ahead: "
+            "φ_k + (n − m)·θ must reach φ_q.",
+            "take q = (0, 1) and k = (1, 0). Must the key turn counter-clockwise or clockwise?",
+        ),
+        Mistake(
+            _not_folded,
+            "This is one of the offsets with the largest score, but not always the one nearest 0: the angle can lie "
+            "beyond half a turn.",
+            "fold φ_q − φ_k into −π … π before you divide by θ.",
+        ),
+        Mistake(
+            _angle_for_offset,
+            "This is the angle in radians. The offset is a number of tokens: each token turns the pair by θ.",
+            "how many tokens does it take to turn by 1 radian, if θ is 0.1?",
+        ),
+        Mistake(
+            _times_theta,
+            "The angle is multiplied by θ. A slow pair needs more tokens for the same angle, not fewer: divide.",
+            "how many tokens does it take to turn by 1 radian, if θ is 0.1?",
+        ),
+        Mistake(
+            _half_plane_lost,
+            "arctan of a quotient cannot tell a direction from its opposite, since both signs cancel in the quotient.",
+            "np.arctan2(y, x) takes the two numbers apart.",
+        ),
+        Mistake(
+            _score_at_zero,
+            "The offset is right. The second number is q·k, the score at offset 0; asked for is the score at the peak.",
+            "what is |q|·|k|·cos 0?",
+        ),
+        Mistake(
+            _offset_unsigned,
+            "The sign of the offset is lost. A pair that looks back and one that looks ahead are not the same.",
+            "exchange q and k: the offset should change its sign.",
+        ),
+        Mistake(
+            _next_one_ahead,
+            "This is the nearest such offset that is not negative. Asked for is the nearest one on either side.",
+            "what is the offset if the key is a little ahead of the query?",
+        ),
+        Mistake(
+            _whole_tokens,
+            "The offset is rounded to whole tokens. Asked for is the real number where the cosine is largest.",
+            "leave out the rounding.",
+        ),
+        Mistake(
+            _lowest,
+            "This is where the score is lowest, half a turn away.",
+            "which angle between two arrows makes their dot product largest?",
+        ),
+        Mistake(
+            _sum_of_directions,
+            "The two directions are added. The score depends on the angle *between* query and key, a difference.",
+            "what should come out for k = q?",
+        ),
+        Mistake(
+            _no_turn,
+            "This is offset 0 and its score q·k. The score changes with the offset, and is larger elsewhere "
+            "unless q and k point the same way.",
+            "print |q|·|k| beside q·k.",
+        ),
+    ),
+    alternatives=(_peak_from_directions, _peak_from_two_scores, _peak_by_bisection),
+    kinds=("derive",),
+)
+
+# --- 8.8 a layer that survives half precision, in PyTorch
+
+
+def _rotary(x: Any, positions: Any, rotary_dim: int, base: float) -> Any:
+    cos, sin = (np.expand_dims(t, -3) for t in rope.cos_sin(positions, rope.inv_freq(rotary_dim, base=base)))
+    y = rope.rotate(x, cos, sin, layout="half")
+    return y, y.astype(np.float32), True, 0
+
+
+def _use_rotary(answer: "Any", x: "Any", positions: "Any", rotary_dim: int, base: float) -> "Any":
+    import torch
+
+    layer = answer(rotary_dim, base)
+    layer(x[:, :, :1], 0 * positions[..., :1])  # a first call, with one token at position 0
+    y = layer(x, positions)
+    layer = layer.to(torch.bfloat16)
+    half = layer(x.to(torch.bfloat16), positions)
+    return y, half.float(), half.dtype == torch.bfloat16, len(layer.state_dict())
+
+
+def _layer(rotary_dim: int, base: float, forward: Any, **buffers: Any) -> Any:
+    import torch
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.theta = _torch_theta(rotary_dim, base)
+            for name, tensor in buffers.items():
+                self.register_buffer(name, tensor.clone(), persistent=name == "kept")
+
+        def forward(self, x: Any, positions: Any) -> Any:
+            return forward(self, x, positions)
+
+    return Layer()
+
+
+def _torch_theta(rotary_dim: int, base: float) -> Any:
+    import torch
+
+    return base ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
+
+
+def _torch_tables(theta: Any, positions: Any) -> Any:
+    angles = positions[..., None] * theta
+    return angles.cos().unsqueeze(-3), angles.sin().unsqueeze(-3)
+
+
+def _torch_half_split(x: Any, cos: Any, sin: Any) -> Any:
+    import torch
+
+    half = cos.shape[-1]
+    x1, x2, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest], dim=-1)
+
+
+def _cast_last(x: Any, cos: Any, sin: Any, turn: Any = _torch_half_split) -> Any:
+    return turn(x.double(), cos.double(), sin.double()).to(x.dtype)
+
+
+def _each_call(rotary_dim: int, base: float) -> Any:
+    return _layer(rotary_dim, base, lambda layer, x, p: _cast_last(x, *_torch_tables(layer.theta, p)))
+
+
+def _theta_in_a_buffer(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _cast_last(x, *_torch_tables(layer.frequencies.double(), p))
+
+    return _layer(rotary_dim, base, forward, frequencies=_torch_theta(rotary_dim, base))
+
+
+def _tables_in_buffers(rotary_dim: int, base: float) -> Any:
+    import torch
+
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _cast_last(x, layer.cos[p].unsqueeze(-3), layer.sin[p].unsqueeze(-3))
+
+    cos, sin = (t[0] for t in _torch_tables(_torch_theta(rotary_dim, base), torch.arange(5000)))
+    return _layer(rotary_dim, base, forward, cos=cos, sin=sin)
+
+
+def _stored_with_the_weights(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _cast_last(x, *_torch_tables(layer.theta, p))
+
+    return _layer(rotary_dim, base, forward, kept=_torch_theta(rotary_dim, base))
+
+
+def _positions_cast_first(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _cast_last(x, *_torch_tables(layer.theta, p.to(x.dtype).double()))
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _tables_cast_first(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _torch_half_split(x, *(t.to(x.dtype) for t in _torch_tables(layer.theta, p)))
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _not_cast_back(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _torch_half_split(x, *_torch_tables(layer.theta, p))
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _float32_throughout(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _torch_half_split(x.float(), *_torch_tables(layer.theta.float(), p)).to(x.dtype)
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _one_row_for_all(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _cast_last(x, *_torch_tables(layer.theta, p if p.ndim == 1 else p[0]))
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _no_axis_for_heads(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        return _cast_last(x, *(t.squeeze(-3) for t in _torch_tables(layer.theta, p)))
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _table_of_the_first_call(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        if not hasattr(layer, "tables"):
+            layer.tables = _torch_tables(layer.theta, p)
+        return _cast_last(x, *layer.tables)
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _over_all_channels(rotary_dim: int, base: float) -> Any:
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        theta = _torch_theta(x.shape[-1], base)[: rotary_dim // 2]
+        return _cast_last(x, *_torch_tables(theta, p))
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _neighbours_are_pairs(rotary_dim: int, base: float) -> Any:
+    def turn(x: Any, cos: Any, sin: Any) -> Any:
+        y, x1, x2 = x.clone(), x[..., 0:rotary_dim:2], x[..., 1:rotary_dim:2]
+        y[..., 0:rotary_dim:2], y[..., 1:rotary_dim:2] = x1 * cos - x2 * sin, x2 * cos + x1 * sin
+        return y
+
+    return _layer(rotary_dim, base, lambda layer, x, p: _cast_last(x, *_torch_tables(layer.theta, p), turn=turn))
+
+
+def _tables_as_attributes(rotary_dim: int, base: float) -> Any:
+    import torch
+
+    tables = _torch_tables(_torch_theta(rotary_dim, base), torch.arange(5000))
+    cos, sin = (t[0] for t in tables)
+
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        c, s = (t[p].unsqueeze(-3).to(wide) for t in (cos, sin))
+        return _torch_half_split(x.to(wide), c, s).to(x.dtype)
+
+    return _layer(rotary_dim, base, forward)
+
+
+def _layer_of_complex_numbers(rotary_dim: int, base: float) -> Any:
+    import torch
+
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        angles = (p[..., None] * layer.theta).unsqueeze(-3)
+        x1, x2, rest = x.double().split([rotary_dim // 2, rotary_dim // 2, x.shape[-1] - rotary_dim], dim=-1)
+        z = torch.complex(x1, x2) * torch.polar(torch.ones_like(angles), angles)
+        return torch.cat([z.real, z.imag, rest], dim=-1).to(x.dtype)
+
+    return _layer(rotary_dim, base, forward)
+
+
+@st.composite
+def _layer_inputs(draw: Any) -> Any:
+    batch, heads, seq = draw(sizes(2, 1)), draw(sizes(3, 2)), draw(sizes(2, 4))
+    pairs, rest = draw(sizes(2, 3)), draw(sizes(2, 0))
+    positions = draw(integers(*((batch, seq) if draw(st.booleans()) else (seq,)), high=2000))
+    return draw(quarters(batch, heads, seq, 2 * pairs + rest)), positions, 2 * pairs, draw(sizes(10000.0, 500000.0))
+
+
+_SURVIVES = Exercise(
+    id="rope.rotary_layer",
+    number="8.8",
+    chapter="08_rope",
+    title="A layer that survives half precision",
+    minutes=25,
+    difficulty=4,
+    function="Rotary",
+    reference=_rotary,
+    inputs=_layer_inputs(),
+    edges={
+        "4 of 6 channels, positions near 4000": (
+            np.round(8 * np.cos(np.arange(2 * 3 * 2 * 6.0) ** 2)).reshape(2, 3, 2, 6) / 4,
+            np.array([[3999, 4001], [7, 257]]),
+            4,
+            10000.0,
+        ),
+    },
+    properties=(
+        Property(
+            "the layer keeps nothing with the weights",
+            lambda rotary, x, p, rotary_dim, base: (rotary(x, p, rotary_dim, base)[3], 0),
+        ),
+        Property(
+            "lengths are kept",
+            lambda rotary, x, p, rotary_dim, base: (
+                np.linalg.norm(rotary(x, p, rotary_dim, base)[0], axis=-1),
+                np.linalg.norm(x, axis=-1),
+            ),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _theta_in_a_buffer,
+            "The frequencies are a buffer, and .to(torch.bfloat16) has rounded them: "
+            "far positions turn by other angles.",
+            "print your frequencies before and after layer.to(torch.bfloat16).",
+        ),
+        Mistake(
+            _tables_in_buffers,
+            "The tables of cosines and sines are buffers, and .to(torch.bfloat16) has rounded them. "
+            "So the result is rounded twice.",
+            "which attributes of a module does .to() convert, and which does it leave alone?",
+        ),
+        Mistake(
+            _stored_with_the_weights,
+            "The numbers are right, but a buffer goes into state_dict: files of weights would have to hold it.",
+            "print(layer.state_dict()) should show nothing.",
+        ),
+        Mistake(
+            _positions_cast_first,
+            "The positions were cast to the dtype of x. bfloat16 knows no 257, so tokens change places.",
+            "print(torch.tensor([257]).bfloat16()).",
+        ),
+        Mistake(
+            _tables_cast_first,
+            "Cosine and sine were cast to the dtype of x before the multiplication, which then rounds each product. "
+            "Cast the result instead, once.",
+            "in which dtype are x1 * cos and the difference computed?",
+        ),
+        Mistake(
+            _not_cast_back,
+            "The result does not have the dtype of x: the tables are wider, and PyTorch takes the wider one.",
+            "what is (torch.ones(1).bfloat16() * torch.ones(1)).dtype?",
+        ),
+        Mistake(
+            _float32_throughout,
+            "Everything went through float32. Then a float64 model loses half of its digits, and far angles are off. "
+            "Compute angles in float64, and turn in float32 or the dtype of x, whichever is wider.",
+            "torch.promote_types(x.dtype, torch.float32) names that dtype.",
+        ),
+        Mistake(
+            _one_row_for_all,
+            "All sequences of the batch get the positions of the first one. Positions may be (batch, seq).",
+            "check an input whose two sequences start at different positions.",
+        ),
+        Mistake(
+            _no_axis_for_heads,
+            "Positions of shape (batch, seq) give angles (batch, seq, pairs), and the batch falls on the heads of x. "
+            "The angles need an axis of length 1 for the heads.",
+            "print the shapes of cos and x; unsqueeze(-3) adds the axis.",
+        ),
+        Mistake(
+            _table_of_the_first_call,
+            "The layer keeps the cosines of its first call. Later calls come with other positions.",
+            "keep a table by position, and look up the rows that a call asks for.",
+        ),
+        Mistake(
+            _over_all_channels,
+            "The exponent divides by the width of the head. It divides by rotary_dim: −2g/rotary_dim.",
+            "which of the two is known in __init__?",
+        ),
+        Mistake(
+            _neighbours_are_pairs,
+            "These are interleaved pairs, (2g, 2g + 1). This layer is half-split: (g, g + rotary_dim/2).",
+            "which channel is the partner of channel 0?",
+        ),
+    ),
+    alternatives=(_each_call, _tables_as_attributes, _layer_of_complex_numbers),
+    tolerance={"float64": 1e-9, "float32": 0.004},  # bfloat16 comes back as float32; one rounding is 2⁻⁸
+    kinds=("torch",),
+    use=_use_rotary,
+    asks=("rotary_dim", "base"),
+)
+
+# --- 8.9 a whole checkpoint, in PyTorch
+
+
+def _checkpoint(qkv: Any, bias: Any, q_norm: Any, k_norm: Any, out: Any, heads: int, kv_heads: int) -> Any:
+    d = q_norm.shape[-1]
+    turned = (heads + kv_heads) * d
+
+    def half(w: Any) -> Any:
+        return layouts.convert_projection(w, head_dim=d, source="interleaved", target="half")
+
+    def moved(w: Any, rows: int) -> Any:  # one matrix a layer
+        return np.stack([np.concatenate([half(m[:rows]), m[rows:]]) for m in w])
+
+    norms = (moved(w[..., None], d)[..., 0] for w in (q_norm, k_norm))
+    return moved(qkv, turned), moved(bias[..., None], turned)[..., 0], *norms, out
+
+
+def _use_checkpoint(
+    answer: "Any", qkv: "Any", bias: "Any", q_norm: "Any", k_norm: "Any", out: "Any", heads: int, kv_heads: int
+) -> "Any":
+    import torch
+
+    names = ("qkv.weight", "qkv.bias", "q_norm.weight", "k_norm.weight", "out.weight")
+    layers = range(len(qkv))
+    stacked = dict(zip(names, (qkv, bias, q_norm, k_norm, out), strict=True))
+    state = {f"layers.{i}.{name}": w[i] for i in layers for name, w in stacked.items()}
+    new = answer(state, heads, kv_heads, q_norm.shape[-1])
+    return tuple(torch.stack([new[f"layers.{i}.{name}"] for i in layers]) for name in names)
+
+
+def _order(head_dim: int) -> Any:
+    import torch
+
+    return torch.arange(head_dim).reshape(-1, 2).T.flatten()
+
+
+def _in_heads(w: Any, head_dim: int) -> Any:
+    return w.reshape(-1, head_dim, *w.shape[1:])[:, _order(head_dim)].reshape(w.shape)
+
+
+def _mapped(state: Any, change: Any) -> Any:
+    """The same names, each with ``change(short name, tensor)``."""
+    return {name: change(name.split(".", 2)[2], w) for name, w in state.items()}
+
+
+def _front(w: Any, rows: int, change: Any) -> Any:
+    import torch
+
+    return torch.cat([change(w[:rows]), w[rows:]])
+
+
+def _state_by_parts(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    def change(name: str, w: Any) -> Any:
+        if name.startswith("qkv"):
+            return _front(w, (heads + kv_heads) * head_dim, lambda x: _in_heads(x, head_dim))
+        return _in_heads(w, head_dim) if "norm" in name else w
+
+    return _mapped(state, change)
+
+
+def _values_too(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    return _mapped(state, lambda name, w: w if name.startswith("out") else _in_heads(w, head_dim))
+
+
+def _bias_forgotten(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    new = _state_by_parts(state, heads, kv_heads, head_dim)
+    return {name: state[name] if name.endswith("bias") else w for name, w in new.items()}
+
+
+def _norms_forgotten(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    new = _state_by_parts(state, heads, kv_heads, head_dim)
+    return {name: state[name] if "norm" in name else w for name, w in new.items()}
+
+
+def _weights_only(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    new = _state_by_parts(state, heads, kv_heads, head_dim)
+    return {name: w if name.endswith("qkv.weight") else state[name] for name, w in new.items()}
+
+
+def _keys_forgotten(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    new = _state_by_parts(state, heads, 0, head_dim)
+    return {name: state[name] if "k_norm" in name else w for name, w in new.items()}
+
+
+def _equal_thirds(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    import torch
+
+    def change(name: str, w: Any) -> Any:
+        if name.startswith("qkv"):
+            q, k, v = w.chunk(3)
+            return torch.cat([_in_heads(q, head_dim), _in_heads(k, head_dim), v])
+        return _in_heads(w, head_dim) if "norm" in name else w
+
+    return _mapped(state, change)
+
+
+def _first_layer_only(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    new = _state_by_parts(state, heads, kv_heads, head_dim)
+    return {name: w if name.startswith("layers.0.") else state[name] for name, w in new.items()}
+
+
+def _other_direction(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    back = _order(head_dim).argsort()
+
+    def in_heads(w: Any) -> Any:
+        return w.reshape(-1, head_dim, *w.shape[1:])[:, back].reshape(w.shape)
+
+    def change(name: str, w: Any) -> Any:
+        rows = (heads + kv_heads) * head_dim if name.startswith("qkv") else head_dim
+        return w if name.startswith("out") else _front(w, rows, in_heads)
+
+    return _mapped(state, change)
+
+
+def _across_heads(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    import torch
+
+    def change(name: str, w: Any) -> Any:
+        if name.startswith("qkv"):
+            q, k, v = w.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
+            return torch.cat([q[_order(len(q))], k[_order(len(k))], v])
+        return _in_heads(w, head_dim) if "norm" in name else w
+
+    return _mapped(state, change)
+
+
+def _output_too(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    new = _state_by_parts(state, heads, kv_heads, head_dim)
+    return {name: _in_heads(w.T, head_dim).T if "out" in name else w for name, w in new.items()}
+
+
+def _state_by_swapping_axes(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    import torch
+
+    def half(w: Any) -> Any:
+        return w.reshape(-1, head_dim // 2, 2, *w.shape[1:]).transpose(1, 2).reshape(w.shape)
+
+    new = dict(state)
+    for name, w in state.items():
+        if "qkv" in name:
+            q, k, v = w.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
+            new[name] = torch.cat([half(q), half(k), v])
+        elif "norm" in name:
+            new[name] = half(w)
+    return new
+
+
+def _state_row_by_row(state: Any, heads: int, kv_heads: int, head_dim: int) -> Any:
+    new = {name: w.clone() for name, w in state.items()}
+    for name, w in state.items():
+        rows = 0 if "out" in name else (heads + kv_heads) * head_dim if "qkv" in name else head_dim
+        for row in range(rows):
+            head, channel = divmod(row, head_dim)
+            new[name][head * head_dim + channel % 2 * (head_dim // 2) + channel // 2] = w[row]
+    return new
+
+
+@st.composite
+def _checkpoints(draw: Any) -> Any:
+    d, kv_heads, group, width = draw(sizes(4, 6)), draw(sizes(1, 2)), draw(sizes(3, 4)), draw(sizes(1, 2))
+    heads = group * kv_heads
+    rows = (heads + 2 * kv_heads) * d
+    norms = [draw(quarters(2, d)) for _ in range(2)]
+    return (
+        draw(quarters(2, rows, width)), draw(quarters(2, rows)), *norms, draw(quarters(2, width, heads * d)),
+        heads, kv_heads,
+    )  # fmt: skip
+
+
+def _model_logits(weights: Any, heads: int, kv_heads: int, layout: layouts.Layout) -> Any:
+    """Logits of two tokens in both layers; queries and keys are normed, scaled and turned."""
+    qkv, bias, q_norm, k_norm, _ = weights
+    d = q_norm.shape[-1]
+    x = 1.0 / (1.0 + np.arange(2 * qkv.shape[-1]).reshape(2, -1))
+    cos, sin = rope.cos_sin(np.array([3, 8]), rope.inv_freq(d))
+    y = np.einsum("td,lrd->ltr", x, qkv) + bias[:, None]
+    y = y[..., : (heads + kv_heads) * d].reshape(2, 2, -1, d).swapaxes(1, 2)  # (layers, heads, tokens, d)
+    y = y / np.sqrt(np.mean(y**2, axis=-1, keepdims=True) + 1e-6)
+    scales = [np.repeat(w[:, None, None], n, axis=1) for w, n in ((q_norm, heads), (k_norm, kv_heads))]
+    y = y * np.concatenate(scales, axis=1)
+    y = rope.rotate(y, cos, sin, layout=layout)
+    return y[:, :heads] @ np.repeat(y[:, heads:], heads // kv_heads, axis=1).swapaxes(-1, -2)
+
+
+def _same_model(convert: Any, *inputs: Any) -> Any:
+    *weights, heads, kv_heads = inputs
+    before = _model_logits(weights, heads, kv_heads, "interleaved")
+    return before, _model_logits(convert(*inputs), heads, kv_heads, "half")
+
+
+def _values_stay(convert: Any, *inputs: Any) -> Any:
+    qkv, heads, kv_heads, d = inputs[0], inputs[-2], inputs[-1], inputs[2].shape[-1]
+    return qkv[:, (heads + kv_heads) * d :], convert(*inputs)[0][:, (heads + kv_heads) * d :]
+
+
+_STATE = Exercise(
+    id="rope.convert_checkpoint",
+    number="8.9",
+    chapter="08_rope",
+    title="Move a whole checkpoint",
+    minutes=25,
+    difficulty=4,
+    function="convert_checkpoint",
+    reference=_checkpoint,
+    inputs=_checkpoints(),
+    edges={
+        "numbered rows, 3 query heads, 1 key head": (
+            np.arange(1.0, 41.0).reshape(2, 20, 1),
+            -np.arange(1.0, 41.0).reshape(2, 20),
+            np.arange(1.0, 9.0).reshape(2, 4),
+            np.arange(9.0, 17.0).reshape(2, 4),
+            np.arange(1.0, 25.0).reshape(2, 1, 12),
+            3,
+            1,
+        ),
+    },
+    properties=(
+        Property("the logits of the model stay the same", _same_model),
+        Property("the rows of the values stay where they are", _values_stay),
+    ),
+    mistakes=(
+        Mistake(
+            _values_too,
+            "The rows of the values were reordered too. Values are never turned, and the output projection expects "
+            "their channels where they were.",
+            "which rows of qkv.weight make queries, which keys, which values?",
+        ),
+        Mistake(
+            _weights_only,
+            "Only qkv.weight was converted. What lies on the channels of q and k before the rotation moves as well: "
+            "the bias, and the scales of both norms.",
+            "go through the five names: which of them have an entry for each channel of a query?",
+        ),
+        Mistake(
+            _bias_forgotten,
+            "The bias is as it was. It is added to the channels of q and k, so its entries move with the rows.",
+            "how do you reorder a vector with the function that reorders rows?",
+        ),
+        Mistake(
+            _norms_forgotten,
+            "The scales q_norm and k_norm are as they were. They multiply single channels before the rotation, "
+            "so they must move with them.",
+            "the norm itself does not care about the order of channels; its scale does.",
+        ),
+        Mistake(
+            _keys_forgotten,
+            "Only the queries were converted. A dot product stays the same only if both sides are permuted.",
+            "which vectors meet in the dot product?",
+        ),
+        Mistake(
+            _equal_thirds,
+            "The rows were cut into three equal parts. With grouped-query attention the queries have more rows: "
+            "heads · head_dim of them, then kv_heads · head_dim for the keys, and as many for the values.",
+            "for heads = 3, kv_heads = 1 and head_dim = 4: in which row do the keys begin, and in which the values?",
+        ),
+        Mistake(
+            _first_layer_only,
+            "Only layer 0 was converted. The dictionary holds several layers.",
+            "loop over the names in state.",
+        ),
+        Mistake(
+            _other_direction,
+            "This is the inverse, from half-split to interleaved. Asked for is from interleaved to half-split.",
+            "for one head of 4 rows, the result should have rows 0, 2, 1, 3; for 6 rows 0, 2, 4, 1, 3, 5.",
+        ),
+        Mistake(
+            _across_heads,
+            "Rows were reordered across heads. The permutation belongs inside each head of head_dim rows.",
+            "in the result, do the first head_dim rows still come from the first head?",
+        ),
+        Mistake(
+            _output_too,
+            "The output projection was changed. It reads the values, which stay as they are.",
+            "which of the five tensors never meet a query or a key?",
+        ),
+    ),
+    alternatives=(_state_by_parts, _state_by_swapping_axes, _state_row_by_row),
+    kinds=("torch",),
+    use=_use_checkpoint,
+    asks=("state", "heads", "kv_heads", "head_dim"),
+)
+
+EXERCISES = (_ROTATE, _INV_FREQ, _RELATIVE, _CONVERT, _DECODE, _RE_ROTATE, _PEAK, _SURVIVES, _STATE)

@@ -216,6 +216,7 @@ _NTK = Exercise(
     minutes=8,
     difficulty=2,
     function="ntk_base",
+    kinds=("derive",),
     reference=_ntk,
     inputs=_stretches(),
     edges={"a wide head": (128, 10000.0, 8.0), "forty times": (64, 10000.0, 40.0)},
@@ -715,6 +716,7 @@ _STALE = Exercise(
     minutes=12,
     difficulty=3,
     function="stale_keys",
+    kinds=("cache",),
     reference=_stale,
     inputs=_caches(),
     edges={
@@ -926,6 +928,11 @@ def _edge(name: str, rotary_dim: int = 32, base: float = 10000.0, original: int 
     return theta, base, original, factor
 
 
+def _one_pair_off(original: int) -> Any:
+    """Plain frequencies, the first pair 0.01 % off: a test of how many turns are fast."""
+    return _theta(8, 10000.0) * np.array([1.0001, 1.0, 1.0, 1.0]), 10000.0, original, 4.0
+
+
 _BUG = Exercise(
     id="scaling.promises",
     number="9.6",
@@ -934,6 +941,7 @@ _BUG = Exercise(
     minutes=15,
     difficulty=3,
     function="promises",
+    kinds=("bug",),
     reference=_promises,
     inputs=_reports(),
     edges={
@@ -945,6 +953,9 @@ _BUG = Exercise(
         "position interpolation": _edge("pi"),
         "plain RoPE": _edge("plain"),
         "both promises kept, in float32": _edge("code", 64),
+        "a pair of 32.5 turns off": _one_pair_off(204),
+        "a pair of 31.5 turns off": _one_pair_off(198),
+        "slow pairs divided by 2s": (_theta(8, 10000.0) / np.array([1.0, 1.0, 8.0, 8.0]), 10000.0, 256, 4.0),
     },
     properties=(
         Property(

@@ -248,6 +248,7 @@ _SYMMETRIC = Exercise(
     minutes=8,
     difficulty=1,
     function="symmetric_bias",
+    draw=True,
     reference=_symmetric,
     inputs=_positions(),
     edges={
@@ -426,6 +427,7 @@ _FOLD = Exercise(
     minutes=15,
     difficulty=3,
     function="folded_query",
+    kinds=("derive",),
     reference=_fold,
     inputs=_queries(),
     edges={"a wide head (64 channels)": (np.cos(np.arange(128.0)).reshape(2, 64), 1 / 256)},
@@ -566,6 +568,12 @@ def _all_old_keys(content: Any, slope: float) -> Any:
     return _weights(content, slope, n <= m[0] + 0 * m, n - m)
 
 
+def _exponentials(content: Any, slope: float) -> Any:
+    m, n = _places(content)
+    w = np.where(n <= m, np.exp(content + slope * (n - m)), 0.0)
+    return w / w.sum(axis=1, keepdims=True)
+
+
 def _decode_row(content: Any, slope: float) -> Any:
     q_len, k_len = content.shape
     hidden = np.triu(np.full((q_len, k_len), -np.inf), k_len - q_len + 1)
@@ -577,7 +585,8 @@ def _decode_loops(content: Any, slope: float) -> Any:
     weights = np.zeros(content.shape)
     for i in range(q_len):
         seen = k_len - q_len + i + 1
-        w = [math.exp(content[i, n] - slope * (seen - 1 - n)) for n in range(seen)]
+        largest = max(content[i, :seen])
+        w = [math.exp(content[i, n] - largest - slope * (seen - 1 - n)) for n in range(seen)]
         weights[i, :seen] = np.array(w) / sum(w)
     return weights
 
@@ -593,6 +602,8 @@ def _when_it_was_last(decode: Any, content: Any, slope: float) -> Any:
     return decode(content, slope)[:1, :seen], decode(content[:1, :seen], slope)
 
 
+_LARGE = np.array([[900.0, 901.0, 900.5, 899.0], [-900.0, -901.0, -900.5, -899.5], [0.0, 1.0, 2.0, 0.5], [1.0] * 4])
+
 _CHUNK = Exercise(
     id="alibi.chunk",
     number="10.4",
@@ -601,11 +612,14 @@ _CHUNK = Exercise(
     minutes=12,
     difficulty=2,
     function="decode_weights",
+    kinds=("cache",),
+    draw=True,
     reference=_decode,
     inputs=_chunks(),
     edges={
         "three new tokens behind five, equal contents": (np.zeros((3, 8)), 0.5),
         "one new token": (np.array([[0.0, 1.0, -1.0, 0.5]]), 0.25),
+        "logits near 900 and near −900": (_LARGE[:2], 0.5),
     },
     properties=(
         Property("the first new query gets what it got when it was the last token", _when_it_was_last),
@@ -657,6 +671,12 @@ _CHUNK = Exercise(
             _no_bias,
             "The mask is right, but there is no bias.",
             "with equal contents, is your weight of a far key smaller?",
+        ),
+        Mistake(
+            _exponentials,
+            "The exponential is taken of the logits as they are. Beyond 709 it is ∞ in float64, and ∞/∞ is no number; "
+            "far below 0, all weights of a row are 0.",
+            "softmax does not change if a number is taken off a whole row. Which one helps?",
         ),
         Mistake(
             _all_old_keys,
@@ -731,15 +751,17 @@ def _gap_loops(content: Any, slope: float, masked: bool) -> float:
     largest = 0.0
     for m, row in enumerate(content):
         keys = range(m + 1 if masked else len(row))
-        code = [math.exp(row[n] + slope * n) for n in keys]
-        paper = [math.exp(row[n] - slope * abs(m - n)) for n in keys]
+        top = max(row[n] for n in keys)
+        code = [math.exp(row[n] - top + slope * n) for n in keys]
+        paper = [math.exp(row[n] - top - slope * abs(m - n)) for n in keys]
         largest = max(largest, *(abs(a / sum(code) - b / sum(paper)) for a, b in zip(code, paper, strict=True)))
     return largest
 
 
 def _gap_by_products(content: Any, slope: float, masked: bool) -> float:
     n = np.arange(len(content))
-    e = np.exp(content) * (np.tri(len(n)) if masked else 1.0)  # the bias multiplies the exponentials
+    content = np.where(n <= n[:, None], content, -np.inf) if masked else content
+    e = np.exp(content - content.max(axis=1, keepdims=True))  # the bias multiplies the exponentials
     code, paper = e * np.exp(slope * n), e * np.exp(-slope * np.abs(np.subtract.outer(n, n)))
     return float(np.abs(code / code.sum(1, keepdims=True) - paper / paper.sum(1, keepdims=True)).max())
 
@@ -758,12 +780,14 @@ _REPORT = Exercise(
     minutes=15,
     difficulty=3,
     function="largest_gap",
+    kinds=("bug",),
     reference=_gap,
     inputs=_reported(),
     edges={
         "equal contents, masked": (np.zeros((4, 4)), 0.5, True),
         "equal contents, no mask": (np.zeros((4, 4)), 0.5, False),
         "one louder key, no mask": (np.array([[1.0, 0, 0], [0, 0, 0], [0, 0, 0]]), 0.5, False),
+        "logits near 900 and near −900": (_LARGE, 0.5, False),
     },
     mistakes=(
         Mistake(
@@ -810,4 +834,207 @@ _REPORT = Exercise(
     alternatives=(_gap_loops, _gap_by_products),
 )
 
-EXERCISES = (_SLOPES, _SYMMETRIC, _FOLD, _CHUNK, _REPORT)
+# --- 10.6 a fused kernel with a cache, in PyTorch
+
+
+def _attend(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    (heads, q_len, d), (kv_heads, k_len, _) = q.shape, k.shape
+    m, n = np.arange(k_len - q_len, k_len)[:, None], np.arange(k_len)
+    y = np.zeros((heads, q_len, v.shape[2]))
+    for h, slope in enumerate(slopes):
+        kv = h * kv_heads // heads
+        logits = np.where(n <= m, q[h] @ k[kv].T / math.sqrt(d) - slope * (m - n), -np.inf)
+        y[h] = _softmax(logits) @ v[kv]
+    return y
+
+
+def _sdpa(
+    q: Any, k: Any, v: Any, slopes: Any, *, first: Any = None, mask_first: Any = None, tiled: bool = False,
+    scale: Any = None, sign: float = -1.0, masked: bool = True, bias_scale: float = 1.0,
+) -> Any:  # fmt: skip
+    """Attention with ALiBi through the kernel, in as many right and wrong ways as its arguments have."""
+    import torch
+
+    (heads, q_len, _), (kv_heads, k_len, _) = q.shape, k.shape
+    first = k_len - q_len if first is None else first
+    mask_first = k_len - q_len if mask_first is None else mask_first
+    m, n = torch.arange(q_len)[:, None], torch.arange(k_len)
+    bias = sign * slopes[:, None, None] * (m + first - n) * bias_scale
+    if masked:
+        bias = bias.masked_fill(n > m + mask_first, -math.inf)
+    group = heads // kv_heads
+    k, v = (x.repeat(group, 1, 1) if tiled else x.repeat_interleave(group, dim=0) for x in (k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+
+
+def _kernel_from_zero(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    # the bias could stay as it is: from another position it differs by a constant in each row
+    return _sdpa(q, k, v, slopes, first=0, mask_first=0)
+
+
+def _kernel_unmasked(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes, masked=False)
+
+
+def _kernel_flag_and_bias(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    import torch
+
+    k, v = (x.repeat_interleave(len(q) // len(x), dim=0) for x in (k, v))
+    bias = -slopes[:, None, None] * (torch.arange(q.shape[1])[:, None] - torch.arange(k.shape[1]))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=True)
+
+
+def _kernel_tiled(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes, tiled=True)
+
+
+def _kernel_prize(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes, sign=1.0)
+
+
+def _kernel_scaled_twice(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q / math.sqrt(q.shape[2]), k, v, slopes)
+
+
+def _kernel_bias_scaled(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes, bias_scale=q.shape[2] ** -0.5)
+
+
+def _kernel_own_hidden(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes, mask_first=k.shape[1] - q.shape[1] - 1)
+
+
+def _kernel_one_too_many(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes, mask_first=k.shape[1] - q.shape[1] + 1)
+
+
+def _kernel_first_slopes(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes[: len(k)].repeat_interleave(len(q) // len(k)))
+
+
+def _kernel_repeated(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return _sdpa(q, k, v, slopes)
+
+
+def _kernel_grouped(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    import torch
+
+    q_len, k_len = q.shape[1], k.shape[1]
+    seen = torch.ones(q_len, k_len, dtype=torch.bool).tril(k_len - q_len)
+    bias = torch.where(seen, slopes[:, None, None] * torch.arange(k_len), -math.inf)  # a constant in a row cancels
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q[None], k[None], v[None], attn_mask=bias[None], enable_gqa=True)[0]
+
+
+def _without_a_kernel(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    import torch
+
+    q, slopes = q.unflatten(0, (len(k), -1)), slopes.unflatten(0, (len(k), -1))
+    n = torch.arange(k.shape[1])
+    distance = n[-q.shape[2] :, None] - n
+    logits = torch.einsum("cgqd,ckd->cgqk", q, k) / math.sqrt(q.shape[3]) - slopes[..., None, None] * distance
+    weights = logits.masked_fill(distance < 0, -math.inf).softmax(-1)
+    return torch.einsum("cgqk,ckd->cgqd", weights, v).flatten(0, 1)
+
+
+@st.composite
+def _grouped(draw: Any) -> Any:
+    kv_heads, group, d = draw(sizes(1, 2, 3)), draw(sizes(1, 2, 3)), draw(sizes(1, 2, 3))
+    new, cached = draw(sizes(1, 2, 3)), draw(sizes(1, 2, 4))
+    slopes = 0.75 ** np.arange(1.0, kv_heads * group + 1)
+    k, v = draw(quarters(kv_heads, cached + new, d)), draw(quarters(kv_heads, cached + new, d))
+    return draw(quarters(kv_heads * group, new, d)), k, v, slopes
+
+
+_KERNEL_WAVES = np.cos(np.arange(1.0, 301.0) ** 2)
+
+_KERNEL = Exercise(
+    id="alibi.kernel",
+    number="10.6",
+    chapter="10_alibi",
+    title="ALiBi in a fused kernel, behind a cache",
+    minutes=15,
+    difficulty=3,
+    function="attend",
+    reference=_attend,
+    kinds=("torch", "cache"),
+    inputs=_grouped(),
+    edges={
+        "two new tokens behind five, six heads on two": (
+            _KERNEL_WAVES[:48].reshape(6, 2, 4), _KERNEL_WAVES[48:104].reshape(2, 7, 4),
+            _KERNEL_WAVES[104:160].reshape(2, 7, 4), np.array([0.5, 0.25, 0.125, 0.7, 0.6, 0.05]),
+        ),
+        "logits near 900 and near −900": (
+            np.array([[[900.0], [-900.0]]]), 1 + np.arange(4.0).reshape(1, 4, 1) / 1024,
+            _KERNEL_WAVES[:4].reshape(1, 4, 1), np.array([0.5]),
+        ),
+    },
+    properties=(
+        Property(
+            "a chunk is the same as its tokens one by one",
+            lambda f, q, k, v, s: (
+                f(q, k, v, s)[:, :1],
+                f(q[:, :1], k[:, : k.shape[1] - q.shape[1] + 1], v[:, : k.shape[1] - q.shape[1] + 1], s),
+            ),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _kernel_from_zero,
+            "Mask and bias count the queries from 0, so that new tokens do not see the whole cache. The first of them "
+            "stands at k_len − q_len.",
+            "behind a cache of 5, how many keys may the one new token see?",
+        ),
+        Mistake(
+            _kernel_unmasked,
+            "Nothing is hidden: a mask of numbers is added to the logits, and keys after the query even get a prize.",
+            "which number hides a key? masked_fill puts it there.",
+        ),
+        Mistake(
+            _kernel_flag_and_bias,
+            "The kernel takes a mask or is_causal=True, not both. With a cache the flag would not help: it is aligned "
+            "at the top left.",
+            "put the causal mask into the bias.",
+        ),
+        Mistake(
+            _kernel_tiled,
+            "Tensor.repeat copies all heads of the cache one after the other: 0, 1, 0, 1. Heads of a group are "
+            "neighbours: 0, 0, 1, 1.",
+            "with six heads on two, which head of the cache does head 1 read?",
+        ),
+        Mistake(
+            _kernel_prize,
+            "The sign is flipped: far keys get a prize.",
+            "with equal queries and keys, which key should have the largest weight?",
+        ),
+        Mistake(
+            _kernel_scaled_twice,
+            "The logits are divided by √d twice: the kernel does it too.",
+            "hand over q as it is.",
+        ),
+        Mistake(
+            _kernel_bias_scaled,
+            "The bias is divided by √d. The kernel divides the products of q and k, then adds the mask as it is.",
+            "hand over −s·(m − n) as it is.",
+        ),
+        Mistake(
+            _kernel_own_hidden,
+            "A new token does not see its own key. Only keys after it are hidden.",
+            "is n = m allowed?",
+        ),
+        Mistake(
+            _kernel_one_too_many,
+            "A token sees the one after it. In a chunk of two, the first must not see the second.",
+            "compare a chunk of two with two chunks of one.",
+        ),
+        Mistake(
+            _kernel_first_slopes,
+            "Heads that share keys got one slope between them. Slopes belong to the heads of the queries, one for "
+            "each.",
+            "print the shape of your bias: is its first axis as long as q's?",
+        ),
+    ),
+    alternatives=(_kernel_repeated, _kernel_grouped, _without_a_kernel),
+)  # fmt: skip
+
+EXERCISES = (_SLOPES, _SYMMETRIC, _FOLD, _CHUNK, _REPORT, _KERNEL)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from posenc_ref.attention import attention
 from posenc_ref.grading.exercise import Exercise, Mistake, Property, quarters, sizes
-from posenc_ref.positions import causal, positions_from_mask
+from posenc_ref.positions import causal, kept_positions, positions_from_mask
 from posenc_ref.rotary import cos_sin, rerotate, rotate
 
 TITLE = "decoding with a cache"
@@ -850,4 +850,679 @@ _BYTES = Exercise(
     alternatives=(_bytes_formula, _bytes_loops),
 )
 
-EXERCISES = (_POSITIONS, _DECODE, _MOVE, _CORNER, _BYTES)
+# --- 11.6 a cache of fixed size, in PyTorch
+
+
+def _use_cache(cache: "Any", k: "Any", v: "Any", real: "Any", sizes: "Any") -> "Any":
+    """The whole text in chunks: room at the end, positions of all tokens, their masks below one another."""
+    import torch
+
+    batch, heads, seq, head_dim = k.shape
+    kv_cache, start, positions, masks = cache(batch, heads, seq + 2, head_dim), 0, [], []
+    for size in sizes.tolist():
+        s = slice(start, start + size)
+        keys, values, p, mask = kv_cache(k[:, :, s], v[:, :, s], real[:, s])
+        positions.append(p.clone())
+        masks.append(mask.clone())
+        start += size
+    return keys, values, torch.cat(positions, 1), torch.cat(masks, 2)
+
+
+def _filled(k: Any, v: Any, real: Any, sizes: Any) -> Any:
+    batch, heads, seq, head_dim = k.shape
+    room = np.zeros((2, batch, heads, seq + 2, head_dim), dtype=np.float32)
+    room[:, :, :, :seq] = k, v
+    p, mask = np.zeros((batch, seq), dtype=np.int64), np.zeros((batch, 1, seq, seq + 2), dtype=bool)
+    for b in range(batch):
+        for t in range(seq):
+            p[b, t] = real[b, :t].sum() if real[b, t] else 0
+            mask[b, 0, t, : t + 1] = real[b, : t + 1]
+    return room[0], room[1], p, mask
+
+
+class _Room:
+    """A right cache, with a hook for each thing that goes wrong."""
+
+    def __init__(self, batch: int, heads: int, slots: int, head_dim: int) -> None:
+        import torch
+
+        self.torch, self.length, self.tokens = torch, 0, 0
+        self.keys, self.values = torch.zeros(2, batch, heads, slots, head_dim)
+        self.real = torch.zeros(batch, slots, dtype=torch.bool)
+
+    def __call__(self, k: Any, v: Any, real: Any) -> Any:
+        start = self.start()
+        end = start + k.shape[2]
+        self.write(k, v, start, end)
+        self.real[:, start:end] = real
+        self.length, self.tokens = self.after(end, k.shape[2]), self.tokens + k.shape[2]
+        slot = self.torch.arange(self.keys.shape[2])
+        at = slot[start:end]
+        mask = self.seen(slot, at, start)[None] & self.hidden()[:, None]
+        return *self.returned(end), self.positions(real, start, end), mask[:, None]
+
+    def start(self) -> int:
+        return self.length
+
+    def write(self, k: Any, v: Any, start: int, end: int) -> None:
+        self.keys[:, :, start:end], self.values[:, :, start:end] = k, v
+
+    def after(self, end: int, new: int) -> int:
+        return end
+
+    def seen(self, slot: Any, at: Any, start: int) -> Any:
+        return slot <= at[:, None]
+
+    def hidden(self) -> Any:
+        return self.real
+
+    def positions(self, real: Any, start: int, end: int) -> Any:
+        return ((self.real.cumsum(1) - 1) * self.real)[:, start:end]
+
+    def returned(self, end: int) -> Any:
+        return self.keys, self.values
+
+
+class _WrittenAtZero(_Room):
+    def start(self) -> int:
+        return 0
+
+
+class _LastChunkOnly(_Room):
+    def after(self, end: int, new: int) -> int:
+        return new
+
+
+class _OneToken(_Room):
+    def after(self, end: int, new: int) -> int:
+        return end - new + 1
+
+
+class _KeysTwice(_Room):
+    def write(self, k: Any, v: Any, start: int, end: int) -> None:
+        super().write(k, k, start, end)
+
+
+class _ColumnNumbers(_Room):
+    def positions(self, real: Any, start: int, end: int) -> Any:
+        return self.torch.arange(start, end) * real
+
+
+class _EachChunkFromZero(_Room):
+    def positions(self, real: Any, start: int, end: int) -> Any:
+        return (real.cumsum(1) - 1) * real
+
+
+class _PaddingMinusOne(_Room):
+    def positions(self, real: Any, start: int, end: int) -> Any:
+        return (self.real.cumsum(1) - 1)[:, start:end]
+
+
+class _CountedFromOne(_Room):
+    def positions(self, real: Any, start: int, end: int) -> Any:
+        return (self.real.cumsum(1) * self.real)[:, start:end]
+
+
+class _OldTokensHidden(_Room):
+    def write(self, k: Any, v: Any, start: int, end: int) -> None:
+        super().write(k, v, start, end)
+        self.real[:] = False
+
+
+class _FromTop(_Room):
+    def seen(self, slot: Any, at: Any, start: int) -> Any:
+        return slot <= at[:, None] - start
+
+
+class _NoMask(_Room):
+    def seen(self, slot: Any, at: Any, start: int) -> Any:
+        return self.torch.ones(len(at), len(slot), dtype=self.torch.bool)
+
+
+class _NotItself(_Room):
+    def seen(self, slot: Any, at: Any, start: int) -> Any:
+        return slot < at[:, None]
+
+
+class _PaddingSeen(_Room):
+    def hidden(self) -> Any:
+        return self.torch.ones_like(self.real)
+
+
+class _HiddenMarked(_Room):
+    def __call__(self, k: Any, v: Any, real: Any) -> Any:
+        *rest, mask = super().__call__(k, v, real)
+        return *rest, ~mask
+
+
+class _SlotsAgainstPositions(_Room):
+    def __call__(self, k: Any, v: Any, real: Any) -> Any:
+        keys, values, p, _ = super().__call__(k, v, real)
+        slot = self.torch.arange(keys.shape[2])
+        return keys, values, p, (slot <= p[..., None])[:, None] & self.real[:, None, None]
+
+
+class _PartInUse(_Room):
+    def returned(self, end: int) -> Any:
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+class _Concatenating:
+    """Chunks in lists; room and masks made from them at each call."""
+
+    def __init__(self, batch: int, heads: int, slots: int, head_dim: int) -> None:
+        self.slots, self.chunks = slots, []  # type: ignore[var-annotated]
+
+    def __call__(self, k: Any, v: Any, real: Any) -> Any:
+        import torch
+
+        self.chunks.append((k, v, real))
+        keys, values, all_real = (torch.cat(x, -2 if x[0].ndim == 4 else 1) for x in zip(*self.chunks, strict=True))
+        total, new = keys.shape[2], k.shape[2]
+        padding = all_real.int().argmax(1, keepdim=True) if all_real.any() else total  # on the left only
+        p = (torch.arange(total - new, total) - padding).clamp(min=0)
+        keys, values = (torch.nn.functional.pad(x, (0, 0, 0, self.slots - total)) for x in (keys, values))
+        seen = torch.ones(new, self.slots, dtype=torch.bool).tril(total - new)
+        real_slots = torch.nn.functional.pad(all_real, (0, self.slots - total))
+        return keys, values, p * real, (seen * real_slots[:, None])[:, None]
+
+
+class _TokenByToken:
+    """Loops, and an index for each token."""
+
+    def __init__(self, batch: int, heads: int, slots: int, head_dim: int) -> None:
+        import torch
+
+        self.k, self.v = (torch.zeros(batch, heads, slots, head_dim) for _ in "kv")
+        self.slot_of: list[list[int]] = [[] for _ in range(batch)]  # slots of the real tokens of each row
+        self.used = 0
+
+    def __call__(self, k: Any, v: Any, real: Any) -> Any:
+        import torch
+
+        batch, _, new, _ = k.shape
+        p = torch.zeros(batch, new, dtype=torch.int64)
+        mask = torch.zeros(batch, 1, new, self.k.shape[2], dtype=torch.bool)
+        for t in range(new):
+            at = torch.tensor([self.used])
+            self.k.index_copy_(2, at, k[:, :, t : t + 1])
+            self.v.index_copy_(2, at, v[:, :, t : t + 1])
+            for b in range(batch):
+                if real[b, t]:
+                    p[b, t] = len(self.slot_of[b])
+                    self.slot_of[b].append(self.used)
+                mask[b, 0, t, self.slot_of[b]] = True
+            self.used += 1
+        return self.k, self.v, p, mask
+
+
+@st.composite
+def _padded_chunks(draw: Any) -> Any:
+    sizes_ = [draw(st.integers(2, 3)), *draw(st.lists(st.integers(1, 2), min_size=2, max_size=3))]
+    seq, batch, heads, head_dim = sum(sizes_), draw(sizes(2, 3)), draw(sizes(1, 2)), 2
+    padding = [draw(st.integers(0, seq - 2)) for _ in range(batch)]
+    real = np.arange(seq) >= np.array(padding)[:, None]
+    k, v = (draw(quarters(batch, heads, seq, head_dim)).astype(np.float32) for _ in "kv")
+    return k, v, real, np.array(sizes_, dtype=np.int64)
+
+
+def _cache_edge(padding: list[int], chunks: list[int]) -> Any:
+    seq = sum(chunks)
+    k, v = np.cos(np.arange(2.0 * len(padding) * 3 * seq * 4)).astype(np.float32).reshape(2, len(padding), 3, seq, 4)
+    return k, v, np.arange(seq) >= np.array(padding)[:, None], np.array(chunks)
+
+
+_FIXED = Exercise(
+    id="cache.fixed",
+    number="11.6",
+    chapter="11_decoding_with_a_cache",
+    title="A cache of fixed size",
+    minutes=25,
+    difficulty=3,
+    function="KVCache",
+    reference=_filled,
+    inputs=_padded_chunks(),
+    edges={
+        "a prompt, then three tokens": _cache_edge([0, 2], [4, 1, 1, 1]),
+        "chunks of several tokens": _cache_edge([3, 1, 0], [2, 3, 2]),
+    },
+    properties=(
+        Property(
+            "chunks or all at once, the result is the same",
+            lambda f, k, v, real, sizes: (f(k, v, real, sizes), f(k, v, real, np.array([sizes.sum()]))),
+        ),
+        Property(
+            "a row without padding has positions 0, 1, 2, …",
+            lambda f, k, v, real, sizes: (
+                f(k, v, np.ones_like(real), sizes)[2],
+                np.tile(np.arange(real.shape[1]), (len(real), 1)),
+            ),
+        ),
+        Property(
+            "as many keys are seen as there are real tokens so far",
+            lambda f, k, v, real, sizes: (f(k, v, real, sizes)[3].sum(-1)[:, 0], real.cumsum(1)),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _WrittenAtZero,
+            "Each chunk is written into the first slots, over what was there. A chunk belongs behind the tokens that "
+            "are in the cache.",
+            "keep the number of tokens so far in the module. Where does the second chunk begin?",
+        ),
+        Mistake(
+            _LastChunkOnly,
+            "The number of tokens is set to the size of the last chunk. The second chunk lands in the right place, the "
+            "third does not.",
+            "add the size of the chunk to the number of tokens before it.",
+        ),
+        Mistake(
+            _OneToken,
+            "The number of tokens grows by one at each call. A call may bring several.",
+            "how many tokens are there after a prompt of four?",
+        ),
+        Mistake(
+            _KeysTwice,
+            "Keys are written into the room for values too.",
+            "is v used at all?",
+        ),
+        Mistake(
+            _ColumnNumbers,
+            "The positions of real tokens are slot numbers. A row that is padded on the left begins at 0 with its "
+            "first real token.",
+            "how many real tokens of its row stand before a token?",
+        ),
+        Mistake(
+            _EachChunkFromZero,
+            "Positions begin again at 0 in each chunk. They count all real tokens of the row so far.",
+            "keep in the module which slots hold real tokens, and count over all of them.",
+        ),
+        Mistake(
+            _PaddingMinusOne,
+            "Real tokens are right. Padding has −1, which as an index is a table's last row. Asked for is 0.",
+            "multiply by real, or use clamp.",
+        ),
+        Mistake(
+            _CountedFromOne,
+            "Real tokens are counted from 1. Positions begin at 0.",
+            "how many real tokens come before the first one?",
+        ),
+        Mistake(
+            _OldTokensHidden,
+            "The module remembers which tokens of the last chunk are real, and not those of earlier ones: they are "
+            "neither counted nor seen.",
+            "keep one entry for each slot, and write each chunk's behind the others.",
+        ),
+        Mistake(
+            _FromTop,
+            "The triangle of the mask starts in the top-left corner: in each chunk the first token sees slot 0 only.",
+            "compare slots with the slots of the new tokens, not with their number in the chunk.",
+        ),
+        Mistake(
+            _NoMask,
+            "A token of a chunk sees the later ones of the same chunk.",
+            "with a chunk of three, which slots may the first of them see?",
+        ),
+        Mistake(
+            _NotItself,
+            "No token sees itself.",
+            "which slots does the first token of a row without padding see?",
+        ),
+        Mistake(
+            _PaddingSeen,
+            "The mask is causal, but lets tokens see padding.",
+            "which slots hold padding? The module must remember it: a later call does not bring it again.",
+        ),
+        Mistake(
+            _HiddenMarked,
+            "The mask is True where a key is hidden. Here True means that it is seen.",
+            "which entry has a slot that is not used yet?",
+        ),
+        Mistake(
+            _SlotsAgainstPositions,
+            "Slots are compared with positions. In a row with padding, slot 3 may hold position 1, so that a token is "
+            "hidden from itself.",
+            "compare slots with slots.",
+        ),
+        Mistake(
+            _PartInUse,
+            "Only the slots in use are returned, so that the shape grows. Asked for are all slots; the mask hides the "
+            "unused ones.",
+            "return the whole room.",
+        ),
+    ),
+    alternatives=(_Concatenating, _TokenByToken),
+    kinds=("torch", "cache"),
+    use=_use_cache,
+    asks=("batch", "heads", "slots", "head_dim"),
+)
+
+# --- 11.7 sinks and the latest tokens, in PyTorch
+
+
+def _use_sinks(cache: "Any", k: "Any", v: "Any", sinks: int, size: int, theta: "Any") -> "Any":
+    """One token after the other; the keys and values that are in the cache in the end."""
+    sink_cache = cache(sinks, size, theta)
+    for t in range(k.shape[1]):
+        keys, values = sink_cache(k[:, t], v[:, t])
+    return keys, values
+
+
+def _streamed(k: Any, v: Any, sinks: int, size: int, theta: Any) -> Any:
+    left = kept_positions(k.shape[1], sinks=sinks, size=size)
+    return _turn(k[:, left], np.arange(len(left)), theta), v[:, left]
+
+
+class _Sinks:
+    """A right cache that moves turned keys, with a hook for each thing that goes wrong."""
+
+    def __init__(self, sinks: int, size: int, theta: Any) -> None:
+        self.sinks, self.size, self.theta, self.tokens = sinks, size, theta, 0
+        self.k: Any = None
+        self.v: Any = None
+
+    def __call__(self, k: Any, v: Any) -> Any:
+        import torch
+
+        self.torch = torch
+        if self.k is None:
+            self.k, self.v = k[:, None][:, :0], v[:, None][:, :0]
+        if self.full():
+            self.k, self.v = self.moved(self.without(self.k)), self.values_without(self.v)
+        place = self.place(self.k.shape[1])
+        self.k = torch.cat([self.k, self.turn(k[:, None], torch.tensor([place]))], 1)
+        self.v = torch.cat([self.v, v[:, None]], 1)
+        self.tokens += 1
+        return self.k, self.v
+
+    def full(self) -> bool:
+        return bool(self.k.shape[1] == self.sinks + self.size)
+
+    def without(self, x: Any) -> Any:
+        return self.torch.cat([x[:, : self.sinks], x[:, self.sinks + 1 :]], 1)
+
+    def values_without(self, v: Any) -> Any:
+        return self.without(v)
+
+    def moved(self, k: Any) -> Any:
+        late = self.turn(k[:, self.sinks :], self.shifts(k.shape[1])[self.sinks :])
+        return self.torch.cat([k[:, : self.sinks], late], 1)
+
+    def shifts(self, n: int) -> Any:
+        return self.torch.full((n,), -1)
+
+    def place(self, n: int) -> int:
+        return n
+
+    def turn(self, x: Any, positions: Any) -> Any:
+        angle = positions[:, None] * self.theta
+        c, s = angle.cos(), angle.sin()
+        a, b = x[..., 0::2], x[..., 1::2]
+        return self.torch.stack([a * c - b * s, b * c + a * s], -1).flatten(-2)
+
+
+class _PlaceInText(_Sinks):
+    def place(self, n: int) -> int:
+        return self.tokens
+
+
+class _KeysNotMoved(_Sinks):
+    def moved(self, k: Any) -> Any:
+        return k
+
+
+class _TruePositions(_Sinks):
+    def moved(self, k: Any) -> Any:
+        return k
+
+    def place(self, n: int) -> int:
+        return self.tokens
+
+
+class _SinksMovedToo(_Sinks):
+    def moved(self, k: Any) -> Any:
+        return self.turn(k, self.shifts(k.shape[1]))
+
+
+class _MovedForward(_Sinks):
+    def shifts(self, n: int) -> Any:
+        return self.torch.full((n,), 1)
+
+
+class _TurnedAgain(_Sinks):
+    def shifts(self, n: int) -> Any:
+        return self.torch.arange(n)
+
+
+class _NoSinks(_Sinks):
+    def without(self, x: Any) -> Any:
+        return x[:, 1:]
+
+    def moved(self, k: Any) -> Any:
+        return self.turn(k, self.shifts(k.shape[1]))
+
+
+class _LatestEvicted(_Sinks):
+    def without(self, x: Any) -> Any:
+        return x[:, :-1]
+
+    def moved(self, k: Any) -> Any:
+        return k
+
+
+class _OldestValueEvicted(_Sinks):
+    def values_without(self, v: Any) -> Any:
+        return v[:, 1:]
+
+
+class _OneTooFew(_Sinks):
+    def full(self) -> bool:
+        return bool(self.k.shape[1] == self.sinks + self.size - 1)
+
+
+class _OneTooMany(_Sinks):
+    def full(self) -> bool:
+        return bool(self.k.shape[1] == self.sinks + self.size + 1)
+
+
+class _SinksNotCounted(_Sinks):
+    def full(self) -> bool:
+        return bool(self.k.shape[1] == max(self.size, self.sinks + 1))
+
+
+class _HalfLayout(_Sinks):
+    def turn(self, x: Any, positions: Any) -> Any:
+        angle = positions[:, None] * self.theta
+        c, s = angle.cos(), angle.sin()
+        a, b = x.chunk(2, -1)
+        return self.torch.cat([a * c - b * s, b * c + a * s], -1)
+
+
+class _ValuesTurned(_Sinks):
+    def __call__(self, k: Any, v: Any) -> Any:
+        keys, values = super().__call__(k, v)
+        return keys, self.turn(values, self.torch.arange(values.shape[1]))
+
+
+class _KeptUnturned:
+    """Unturned keys in lists; all are turned at each step."""
+
+    def __init__(self, sinks: int, size: int, theta: Any) -> None:
+        self.sinks, self.size, self.theta = sinks, size, theta
+        self.pairs: list[Any] = []
+
+    def __call__(self, k: Any, v: Any) -> Any:
+        import torch
+
+        self.pairs.append((k, v))
+        if len(self.pairs) > self.sinks + self.size:
+            del self.pairs[self.sinks]
+        keys, values = (torch.stack(x, 1) for x in zip(*self.pairs, strict=True))
+        z = torch.complex(keys[..., 0::2].contiguous(), keys[..., 1::2].contiguous())
+        angle = torch.arange(len(self.pairs))[:, None] * self.theta
+        return torch.view_as_real(z * torch.polar(torch.ones_like(angle), angle)).flatten(-2), values
+
+
+class _Ring:
+    """Room made once: the oldest of the late slots is overwritten, and slots are put in order when they are read."""
+
+    def __init__(self, sinks: int, size: int, theta: Any) -> None:
+        self.sinks, self.size, self.theta, self.t = sinks, size, theta, 0
+        self.k: Any = None
+        self.v: Any = None
+
+    def __call__(self, k: Any, v: Any) -> Any:
+        import torch
+
+        room = self.sinks + self.size
+        if self.k is None:
+            self.k, self.v = (x.new_zeros(x.shape[0], room, x.shape[1]) for x in (k, v))
+        at = self.t if self.t < self.sinks else self.sinks + (self.t - self.sinks) % self.size
+        self.k[:, at], self.v[:, at] = k, v
+        self.t += 1
+        if self.t <= room:
+            order = torch.arange(self.t)
+        else:
+            late = (torch.arange(self.size) + self.t - self.sinks) % self.size
+            order = torch.cat([torch.arange(self.sinks), self.sinks + late])
+        angle = torch.arange(len(order))[:, None] * self.theta
+        pairs = self.k[:, order].reshape(k.shape[0], len(order), -1, 2)  # (heads, n, d/2, 2)
+        c, s = angle.cos(), angle.sin()
+        R = torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], -2)  # (n, d/2, 2, 2)
+        return torch.einsum("ngij,hngj->hngi", R, pairs).flatten(2), self.v[:, order]
+
+
+@st.composite
+def _streams(draw: Any) -> Any:
+    sinks, size, pairs, heads = draw(st.integers(1, 3)), draw(st.integers(2, 4)), 2, draw(sizes(1, 2))
+    seq = draw(st.integers(1, sinks + size + 6))
+    k, v = (draw(quarters(heads, seq, 2 * pairs)) for _ in "kv")
+    return k, v, sinks, size, np.array([1.0, 0.25])
+
+
+def _stream_edge(seq: int, sinks: int, size: int) -> Any:
+    k, v = np.cos(np.arange(2.0 * 3 * seq * 4)).reshape(2, 3, seq, 4)
+    return k, v, sinks, size, np.array([1.0, 0.01])
+
+
+_SINKS = Exercise(
+    id="cache.sinks",
+    number="11.7",
+    chapter="11_decoding_with_a_cache",
+    title="A cache that forgets",
+    minutes=25,
+    difficulty=4,
+    function="SinkCache",
+    reference=_streamed,
+    inputs=_streams(),
+    edges={
+        "two sinks, nine tokens": _stream_edge(9, 2, 3),
+        "four sinks, a long text": _stream_edge(60, 4, 8),
+        "a text that fits": _stream_edge(4, 2, 3),
+        "one token more than fits": _stream_edge(6, 2, 3),
+    },
+    properties=(
+        Property(
+            "the cache holds sinks + size tokens at most",
+            lambda f, k, v, sinks, size, theta: (
+                f(k, v, sinks, size, theta)[0].shape[1],
+                min(k.shape[1], sinks + size),
+            ),
+        ),
+        Property(
+            "the first and the last value are those of the text",
+            lambda f, k, v, *rest: (f(k, v, *rest)[1][:, [0, -1]], v[:, [0, -1]]),
+        ),
+        Property(
+            "a text with the same keys everywhere has keys turned at 0, 1, 2, …",
+            lambda f, k, v, sinks, size, theta: (
+                f(np.repeat(k[:, :1], k.shape[1], 1), v, sinks, size, theta)[0],
+                _turn(
+                    np.repeat(k[:, :1], min(k.shape[1], sinks + size), 1),
+                    np.arange(min(k.shape[1], sinks + size)),
+                    theta,
+                ),
+            ),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            _TruePositions,
+            "All keys keep the positions of the text. That is a cache too, but here tokens are numbered within the "
+            "cache.",
+            "after nine tokens with room for five, which is the largest position?",
+        ),
+        Mistake(
+            _PlaceInText,
+            "The kept keys are moved, but the new one is turned at its number in the text, far outside of the cache.",
+            "how many keys are in the cache when the new one comes?",
+        ),
+        Mistake(
+            _KeysNotMoved,
+            "A token is evicted, and the kept keys stay where they were turned, so that two tokens share a position.",
+            "which position has the token behind the gap now, and which had it before?",
+        ),
+        Mistake(
+            _SinksMovedToo,
+            "The sinks are moved back as well. They stand before the gap and stay.",
+            "print the positions of all kept tokens before and after the eviction.",
+        ),
+        Mistake(
+            _MovedForward,
+            "The keys behind the gap are turned by +1 position. They come one place nearer to the front.",
+            "what is new − old?",
+        ),
+        Mistake(
+            _TurnedAgain,
+            "Turned keys are turned by their new positions once more. They end at old + new.",
+            "move by the difference, or keep the keys unturned and turn them on the way out.",
+        ),
+        Mistake(
+            _NoSinks,
+            "The oldest token is evicted, sink or not. The first `sinks` tokens stay for ever.",
+            "which index has the oldest token that is no sink?",
+        ),
+        Mistake(
+            _LatestEvicted,
+            "The newest of the kept tokens is evicted. The oldest that is no sink has to go.",
+            "which index has the oldest token that is no sink?",
+        ),
+        Mistake(
+            _OldestValueEvicted,
+            "The keys are right. Of the values the first is dropped, so that keys and values belong to different "
+            "tokens.",
+            "drop the same index from both.",
+        ),
+        Mistake(
+            _OneTooFew,
+            "A token is evicted when there is still room for one.",
+            "how many keys are there at most after a call? Asked for is sinks + size.",
+        ),
+        Mistake(
+            _OneTooMany,
+            "One key too many is kept.",
+            "evict before you append, or test for more than sinks + size after it.",
+        ),
+        Mistake(
+            _SinksNotCounted,
+            "There is room for `size` tokens in all. The sinks come on top: sinks + size.",
+            "with two sinks and size 3, how many keys stay?",
+        ),
+        Mistake(
+            _HalfLayout,
+            "Channels g and g + d/2 are taken for a pair. Asked for is the interleaved layout: 2g and 2g + 1.",
+            "which channels belong to pair 0?",
+        ),
+        Mistake(
+            _ValuesTurned,
+            "The values are turned too. Position acts on queries and keys only.",
+            "are the values that come out those that went in?",
+        ),
+    ),
+    alternatives=(_KeptUnturned, _Ring),
+    kinds=("torch", "cache"),
+    use=_use_sinks,
+    asks=("sinks", "size", "theta"),
+)
+
+EXERCISES = (_POSITIONS, _DECODE, _MOVE, _CORNER, _BYTES, _FIXED, _SINKS)
