@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -120,7 +121,8 @@ def test_the_command_names_a_changed_verdict_and_does_not_take_it_over(monkeypat
     toml, before = tmp_path / "claims.toml", TOML.read_text("utf-8")
     toml.write_text(accepted(before, {"P1": "false"}), "utf-8")
     monkeypatch.setattr(module, "__file__", str(tmp_path / "ledger.py"))
-    monkeypatch.setattr(module, "ledger", lambda: (HEADINGS, ENTRIES | {"P1": Entry("A.", "false")}))
+    monkeypatch.setattr(module, "ledger", cache(lambda: (HEADINGS, ENTRIES | {"P1": Entry("A.", "false")})))
+    monkeypatch.setattr(module, "chapters", lambda: BOOK[:1])
     monkeypatch.setattr(module, "pages", lambda book: {})
     assert module.main([]) == 1
     assert "P1 is “false” in claims.toml, “holds” in chapter 1" in capsys.readouterr().err

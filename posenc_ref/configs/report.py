@@ -245,6 +245,7 @@ def _must_match(rotary: Rotary, found: Frequencies) -> list[str]:
 def as_json(model: Model) -> dict[str, Any]:
     """Return the report as an object for :func:`json.dumps`, with all frequencies and the whole test vector.
 
+    >>> from posenc_ref.configs import read_config
     >>> as_json(read_config('{"model_type": "mamba"}'))["layers"][0]["encoding"]
     'none'
     """

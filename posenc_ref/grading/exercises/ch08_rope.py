@@ -771,6 +771,7 @@ _DECODE = Exercise(
     title="Scores of new tokens against a cache",
     minutes=15,
     difficulty=3,
+    kinds=("cache",),
     function="decode_scores",
     reference=_decode,
     inputs=_step(),
@@ -975,6 +976,7 @@ _RE_ROTATE = Exercise(
     title="A cache that stops growing",
     minutes=20,
     difficulty=4,
+    kinds=("cache",),
     function="evict",
     reference=_evict,
     inputs=_caches(),
@@ -1420,7 +1422,11 @@ def _neighbours_are_pairs(rotary_dim: int, base: float) -> Any:
         y[..., 0:rotary_dim:2], y[..., 1:rotary_dim:2] = x1 * cos - x2 * sin, x2 * cos + x1 * sin
         return y
 
-    return _layer(rotary_dim, base, lambda layer, x, p: _cast_last(x, *_torch_tables(layer.theta, p), turn=turn))
+    def forward(layer: Any, x: Any, p: Any) -> Any:
+        cos, sin = _torch_tables(layer.theta, p)
+        return _cast_last(x, cos, sin, turn)
+
+    return _layer(rotary_dim, base, forward)
 
 
 def _tables_as_attributes(rotary_dim: int, base: float) -> Any:
@@ -1454,7 +1460,8 @@ def _layer_inputs(draw: Any) -> Any:
     batch, heads, seq = draw(sizes(2, 1)), draw(sizes(3, 2)), draw(sizes(2, 4))
     pairs, rest = draw(sizes(2, 3)), draw(sizes(2, 0))
     positions = draw(integers(*((batch, seq) if draw(st.booleans()) else (seq,)), high=2000))
-    return draw(quarters(batch, heads, seq, 2 * pairs + rest)), positions, 2 * pairs, draw(sizes(10000.0, 500000.0))
+    base = draw(st.sampled_from([10000.0, 500000.0]))
+    return draw(quarters(batch, heads, seq, 2 * pairs + rest)), positions, 2 * pairs, base
 
 
 _SURVIVES = Exercise(
