@@ -283,11 +283,11 @@ def test_at_the_training_length_learned_tables_are_behind_and_alibi_is_behind_ro
     assert (at_length["learned"] < at_length["nope"]).all()
 
 
-def test_a_window_or_a_long_tail_saves_rope():
-    """Claim S10: enough up to the length of the tail, not far beyond it."""
+def test_a_window_saves_rope_and_a_long_tail_half_does():
+    """Claim S10: texts of four times the length in the last tenth help, and are not enough."""
     assert (ratio("windows", "rope", 1024, 64) < 1.1).all()
-    assert (ratio("long-tail", "rope", 256, 64) < 1.2).all()
-    assert (ratio("long-tail", "rope", 1024, 256) > 1.3).all()
+    assert (ratio("long-tail", "rope", 256, 64) > 1.3).all()
+    assert (ratio("long-tail", "rope", 256, 64) < 0.8 * ratio("lengths", "rope", 256, 64)).all()
 
 
 def test_the_sinusoids_fail_at_twice_the_length_after_a_short_training_too_and_alibi_does_not():
