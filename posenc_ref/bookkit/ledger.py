@@ -19,7 +19,7 @@ from posenc_ref.bookkit.records import VERDICTS, Entry, ledger, read_records
 ROOT = Path(__file__).parents[2]
 CLAIMS, EQUATIONS = ROOT / "book" / "claims.md", ROOT / "book" / "equations.md"
 BEGIN, END = "<!-- made by python -m posenc_ref.bookkit.ledger -->", "<!-- end of what it makes -->"
-_EQUATION = re.compile(r"\$\$(.+?)\$\$\s*\((eq-[a-z0-9-]+)\)\s*$", re.MULTILINE | re.DOTALL)
+_EQUATION = re.compile(r"\$\$((?:(?!\$\$|\n\n).)+)\$\$\s*\((eq-[a-z0-9-]+)\)\s*$", re.MULTILINE | re.DOTALL)
 _DEFINITION = re.compile(r"<!-- definition: (eq-[a-z0-9-]+) -->")
 
 
