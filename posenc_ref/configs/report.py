@@ -32,6 +32,7 @@ LAYOUTS = {
 def as_text(model: Model) -> str:
     """Return the report in plain words, at most 80 columns wide.
 
+    >>> from posenc_ref.configs import read_config
     >>> print(as_text(read_config('{"model_type": "mamba", "n_layer": 2}')))
     Mamba (model_type mamba), 2 layers
     ==================================
