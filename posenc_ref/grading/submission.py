@@ -76,9 +76,12 @@ def read_submission(folder: Path, name: str, exercises: Sequence[Exercise]) -> S
 def not_started(code: str, exercise: Exercise) -> bool:
     """Is the cell still the stub: a docstring, nbgrader's comment perhaps, and NotImplementedError?
 
-    Parsing Python is left to the sandbox.
+    A stub in PyTorch has imports, and may be a class with some of its methods given: it ends with NotImplementedError,
+    and nothing is returned before. Parsing Python is left to the sandbox.
     """
     docstring, stub = r"""(\"{3}[^"]*\"{3}\s*)?""", r"(#.*\s*)?raise NotImplementedError\([^()]*\)"
+    if exercise.torch is not None and not re.search(r"^\s*return\b", code, re.MULTILINE):
+        return re.search(rf"{stub}\Z", code.rstrip()) is not None
     return re.fullmatch(rf"def {exercise.function}\([^()]*\)[^:]*:\s*{docstring}{stub}", code.strip()) is not None
 
 
