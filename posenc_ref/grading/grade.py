@@ -5,7 +5,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -166,7 +166,8 @@ class Grader:
     def _judge(self, exercise: Exercise, run: Run) -> tuple[str, str, str]:
         if run.failure:
             return "failed", run.failure, _ADVICE.get(run.failure.partition(":")[0], "")
-        finding = diagnose(self._hidden(exercise), run.outcomes)
+        outcomes = [replace(o, message="") for o in run.outcomes]  # a message could quote a hidden input
+        finding = diagnose(self._hidden(exercise), outcomes)
         if finding is None:
             return "passed", "", ""
         if run.outcomes[finding.at].error == "NotImplementedError":
@@ -174,6 +175,6 @@ class Grader:
         if finding.mistake:
             return "failed", finding.mistake.diagnosis, finding.mistake.next_step
         error, next_step = run.outcomes[finding.at].error, "run its check: it shows the smallest input that fails"
-        if error:  # its message is not told, as it could quote a hidden input
+        if error:
             next_step = _ADVICE.get(error, "run its check to see the message")
         return "failed", finding.fault.text, next_step
