@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -561,7 +560,10 @@ def test_no_folder_is_taken_for_a_cgroup(tmp_path):
 
 def test_a_sandbox_that_stops_working_says_so(box, tmp_path):
     broken = copy.copy(box)
-    broken._command = [sys.executable, "-c", "import sys; sys.exit('no namespaces')"]
+    program = tmp_path / "bwrap"  # one that takes every option and fails
+    program.write_text("#!/bin/sh\necho no namespaces >&2\nexit 1\n")
+    program.chmod(0o755)
+    broken._command = [str(program)]
     with pytest.raises(SandboxError, match="no namespaces"):
         broken.run(RIGHT, "rotate", [])
     assert row(Grader([ROTATE], broken, seed=7), tmp_path, RIGHT).status == "grader failed"

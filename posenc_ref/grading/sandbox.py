@@ -165,7 +165,7 @@ class Sandbox:
         if not spec or not spec.origin:
             raise SandboxError("PyTorch is missing")
         packages, place = Path(spec.origin).parents[1], self._command.index("--remount-ro")
-        names = ("torch", "torch.libs", "torchgen", "functorch", "typing_extensions.py")
+        names = ("torch", "torch.libs", "torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath")
         shown = [word for name in names for word in ("--ro-bind-try", str(packages / name), f"/site/{name}")]
         shown += ["--dev-bind", "/dev/urandom", "/dev/urandom"]  # PyTorch does not start without
         return self._command[:place] + shown + self._command[place:]
