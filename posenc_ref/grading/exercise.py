@@ -324,7 +324,7 @@ def draw_inputs(exercise: Exercise, count: int, seed: int) -> list[Inputs]:
 
 
 def smallest_input(
-    exercise: Exercise, fails: Callable[[Inputs], bool], *, calls: int = 200, seconds: float = 1.5
+    exercise: Exercise, fails: Callable[[Inputs], bool], *, calls: int = 200, seconds: float = 1.0
 ) -> Inputs | None:
     """The simplest input found for which ``fails``; None if there is none.
 

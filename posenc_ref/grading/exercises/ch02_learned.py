@@ -1063,6 +1063,7 @@ _LAYER = Exercise(
         "padding on the left, offset 2": (_COUNTING, np.array([-1, -1, 0, 1, 3]), 2, _COUNTING[:5] + 1),
         "a position twice, no offset": (_COUNTING, np.array([0, 5, 0]), 0, _COUNTING[1:4]),
         "padding only": (_COUNTING, np.array([-1, -1]), 1, _COUNTING[:2] + 1),
+        "padding, no offset": (_COUNTING, np.array([-1, 0, 2]), 0, _COUNTING[:3] + 1),
     },
     mistakes=(
         Mistake(

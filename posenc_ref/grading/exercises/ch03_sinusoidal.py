@@ -840,7 +840,7 @@ _STORED = Exercise(
         Mistake(
             _last_rows,
             "The last rows of the table are taken. The table may be longer than the text: the rows are start, start + "
-            "1, …",
+            "1, and so on.",
             "make a table with one row more. Does your result change?",
         ),
         Mistake(

@@ -1226,7 +1226,7 @@ _PEAK = Exercise(
         ),
         Mistake(
             _half_plane_lost,
-            "arctan of a quotient cannot tell a direction from its opposite, since both signs cancel in the quotient.",
+            "The arctan of a quotient cannot tell a direction from its opposite: both signs cancel in the quotient.",
             "np.arctan2(y, x) takes the two numbers apart.",
         ),
         Mistake(
