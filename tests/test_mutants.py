@@ -136,6 +136,57 @@ EQUIVALENT = {
         "q_len, k_len = (q.shape[1], v.shape[1])": ONE_LENGTH,
         "group = q.shape[0] // v.shape[0]": "keys and values have the same heads",
     },
+    "rope.peak": {
+        "angle = (angle - math.pi) % (2 * math.pi) - math.pi": "the two differ by a full turn before the remainder",
+    },
+    "rope.rotary_layer": {
+        "self.cos = self.cos = torch.empty(0, rotary_dim // 2)": "a missing table is made before it is read",
+        "self.cos = self.sin = torch.empty(0, rotary_dim)": "the empty table is replaced at the first call",
+        "self.cos = self.sin = torch.empty(0, rotary_dim // 3)": "the empty table is replaced at the first call",
+        "if last >= len(self.sin):": "both tables have the same length",
+        "angles = torch.arange(3 * last + 1)[:, None] * self.theta": "how much longer the table is made is free",
+        "angles = torch.arange(2 * last + 2)[:, None] * self.theta": "how much longer the table is made is free",
+        "wide = torch.promote_types(x.dtype, torch.float64)": "wider than asked for, and cast back",
+        "rows = (t[positions.cpu()].to(positions.device, wide) for t in (self.cos, self.sin))": "one device here",
+    },
+    "rope.convert_checkpoint": {"return _narrow(new)": "a dictionary has no dtype to narrow"},
+    "cache.step": {
+        "angle = len(values) * theta": "the cache has as many values as keys",
+        "logits = keys @ turn(q) / np.sqrt(len(k))": "queries and keys have one width",
+    },
+    "cache.fixed": {
+        "self.real = torch.ones(batch, slots, dtype=torch.bool)": "slots not yet written are hidden by their number",
+        "start, self.length = (self.length, self.length + v.shape[2])": "as many values as keys come",
+        "slot = torch.arange(self.real.shape[1]) + 1": "only the order of two slots is asked for",
+    },
+    "cache.sinks": {"return (turned.flatten(2), values)": "axis 2 is the last but one of four, before and after"},
+    "length.reading": {
+        "blocks = losses.mean(axis=0).reshape(-2, block).mean(axis=1)": 'NumPy reads any negative size as "the rest"',
+        "fails = np.flatnonzero(blocks >= inside + tolerance)": ROUNDING,
+    },
+    "far.buckets": {
+        "return (share, np.sqrt(share * (1 - share) / np.maximum(count, 2)), count)": "one answer has share 0 or 1: 0",
+    },
+    "far.sinks": {
+        "paths = np.eye(length)": "it is made whole numbers in the first layer",
+        "paths = paths.astype(int) @ layer.astype(int) > 0": "the order of the layers does not matter to the last row",
+    },
+    "choosing.read": {
+        "return (rotary_dim, int((waves >= context).sum()), float(waves[-1]))": "2π times a power is no whole number",
+    },
+    "choosing.factor": {"return (met <= 2 * np.pi) & (needed > met)": "no pair of these turns by exactly 2π"},
+    "choosing.squeeze": {
+        "diagonals = [bias.diagonal(c, 1, 2).mean(1) for c in range(1 - q, k)]": "of two axes, 1 is the last",
+        "return _narrow(((row[:, at] - bias).abs().max() <= 0.0001, row))": "the row is float32 before",
+        "return ((row[:, at] - bias).abs().max() < 0.0001, row)": ROUNDING,
+        "return ((bias - row[:, at]).abs().max() <= 0.0001, row)": "an absolute difference has no order",
+    },
+    "beyond.axial": {"half = x.shape[1] / 2": "an even number is halved exactly, and only divides"},
+    "beyond.report": {
+        "spread = np.abs(after - after[:, :1]).max(axis=(2, 1))": "a largest value over two axes has no order",
+        "still = spread <= 1e-06": ROUNDING,
+        "still = spread < 1.2499999999999999e-06": "a spread is rounding or a whole step; between the two lies nothing",
+    },
     "cache.corner": {"top_left = np.tri(new, new, dtype=bool)": "the columns left out are False; rows are added up"},
 }
 """Changes that are none: exercise, the line as it reads after the change, the reason."""

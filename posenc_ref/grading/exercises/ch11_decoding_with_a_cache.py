@@ -251,6 +251,14 @@ def _no_scale(q: Any, k: Any, v: Any, keys: Any, values: Any, theta: Any) -> Any
     return _attend(_turn(q, n, theta), keys, np.concatenate([values, v[None]]), scale=1.0), keys
 
 
+def _no_maximum(q: Any, k: Any, v: Any, keys: Any, values: Any, theta: Any) -> Any:
+    n = len(keys)
+    keys = np.concatenate([keys, _turn(k, n, theta)[None]])
+    with np.errstate(all="ignore"):
+        w = np.exp(keys @ _turn(q, n, theta) / np.sqrt(len(q)))
+        return w / w.sum() @ np.concatenate([values, v[None]]), keys
+
+
 def _put_in_front(q: Any, k: Any, v: Any, keys: Any, values: Any, theta: Any) -> Any:
     out, all_keys = _step(q, k, v, keys, values, theta)
     return out, np.roll(all_keys, 1, axis=0)
@@ -261,7 +269,8 @@ def _decode_complex(q: Any, k: Any, v: Any, keys: Any, values: Any, theta: Any) 
     zq, zk = (hands * (x[0::2] + 1j * x[1::2]) for x in (q, k))
     new = np.stack([zk.real, zk.imag], axis=-1).reshape(-1)
     z = np.concatenate([keys[:, 0::2] + 1j * keys[:, 1::2], zk[None]])
-    w = np.exp((z.conj() @ zq).real / np.sqrt(len(q)))
+    logits = (z.conj() @ zq).real / np.sqrt(len(q))
+    w = np.exp(logits - logits.max())
     return (w / w.sum()) @ np.concatenate([values, v[None]]), np.concatenate([keys, new[None]])
 
 
@@ -276,6 +285,11 @@ def _steps(draw: Any) -> Any:
     theta = np.array([1.0, 0.25])[:pairs]
     q, k, v, keys, values = (draw(quarters(*s)) for s in ((d,), (d,), (d,), (n, d), (n, d)))
     return q, k, v, keys, values, theta
+
+
+def _one_key(q: float) -> Any:
+    """An empty cache; the only score is 43 q/√2."""
+    return np.array([q, 0.0]), np.array([43.0, 0.0]), np.array([1.0, 2.0]), np.zeros((0, 2)), np.zeros((0, 2))
 
 
 _STEP_EDGE = tuple(np.cos(np.arange(n) * s).reshape(shape) for n, s, shape in (
@@ -301,6 +315,8 @@ _DECODE = Exercise(
             np.zeros((0, 4)),
             np.array([1.0, 0.01]),
         ),
+        "a score of 900": (*_one_key(30.0), np.array([1.0])),
+        "a score of −900": (*_one_key(-30.0), np.array([1.0])),
     },
     properties=(
         Property(
@@ -367,6 +383,12 @@ _DECODE = Exercise(
             _no_scale,
             "The logits are not divided by √d.",
             "what makes the softmax too sharp here?",
+        ),
+        Mistake(
+            _no_maximum,
+            "The exponential of a large score is more than a float holds, and of a very negative one it is 0. Take the "
+            "largest score off first: the weights stay the same.",
+            "what is np.exp(900)? And 0 divided by 0?",
         ),
         Mistake(
             _put_in_front,

@@ -230,6 +230,12 @@ _BUCKETS = Exercise(
             np.array([8, 8, 8, 64, 64, 64, 64, 64]),
             np.array([0, 4, 8, 32, 64]),
         ),
+        "nearer than the first edge": (
+            np.array([True, False, True]),
+            np.array([6, 3, 5]),
+            np.array([8, 8, 8]),
+            np.array([2, 4, 9]),
+        ),
         "an empty bucket": (
             np.array([True, False, True]),
             np.array([3, 3, 3]),

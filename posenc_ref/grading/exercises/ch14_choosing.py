@@ -385,8 +385,12 @@ def _bias_edges() -> dict[str, tuple[Any]]:
     nearly = alibi.copy()
     nearly[1, 2, 0] += 0.01
     nearly[1, 1, 1] -= 0.01
+    one_high = np.zeros((1, 4, 4), dtype=np.float32)
+    one_high[0, range(4), range(4)] = np.float32(6e-5) * np.array([-1, -1, -1, 3])  # mean 0, the largest error is high
     return {
         "ALiBi behind a cache": (alibi,),
+        "one entry too high by 0.00018": (one_high,),
+        "errors of 0.00011": (one_high * np.float32(0.11 / 0.18),),
         "one head is off by 0.01 in two places": (nearly,),
         "rounding in the last digits": ((alibi * (1 + 1e-6 * rng.random(alibi.shape))).astype(np.float32),),
         "anything": (rng.normal(size=(2, 3, 4)).astype(np.float32),),
