@@ -1,14 +1,15 @@
-"""How fast the grader is, and whether its memory stays flat: ``python benchmarks/grading.py [LEARNERS]``.
+"""How fast ``check`` and the grader are: ``python benchmarks/grading.py [LEARNERS]``.
 
-Makes a class in which each learner hands in five exercises of chapter 8, every tenth of them wrong, grades it with the
-sandbox on all cores as ``posenc grade`` does, and prints submissions a minute, and the memory of the grader while it
-works on the first and on the last fifth of the class.
+Times ``check`` on every known mistake of every exercise. Then makes a class in which each learner hands in five
+exercises of chapter 8, every tenth of them wrong, grades it with the sandbox on all cores as ``posenc grade`` does, and
+prints submissions a minute, and the memory of the grader at work on the first and on the last fifth of the class.
 """
 
 import contextlib
 import io
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import threading
@@ -18,10 +19,13 @@ from pathlib import Path
 import nbformat
 
 from posenc_ref.grading.__main__ import _Run
-from posenc_ref.grading.exercise import find_exercise
+from posenc_ref.grading.checker import verdict_on
+from posenc_ref.grading.exercise import all_exercises, find_exercise
 from posenc_ref.grading.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
+WAIT = 2
+"""Seconds that a learner should wait for ``check`` at most."""
 FIVE = [
     find_exercise(f"rope.{name}")
     for name in ("rotate", "inv_freq", "relative_matrix", "convert_weights", "decode_scores")
@@ -43,6 +47,20 @@ def make_class(folder: Path, learners: int) -> list[tuple[str, Path]]:
         (path / "08_rope.ipynb").write_text(wrong if number % 10 == 9 else right, "utf-8")
         found.append((path.name, path))
     return found
+
+
+def time_checks() -> None:
+    """What a learner waits for who made a known mistake: one after the other, as in one notebook."""
+    seconds = {}
+    for exercise in all_exercises():
+        for mistake in exercise.mistakes:
+            start = time.process_time()
+            verdict_on(exercise, mistake.function)
+            seconds[f"{exercise.id}, {mistake.function.__name__}"] = time.process_time() - start
+    slowest = max(seconds, key=seconds.__getitem__)
+    slow = sum(s > WAIT for s in seconds.values())
+    print(f"check of {len(seconds)} mistakes: {statistics.median(seconds.values()):.2f} s of computing, the median;")
+    print(f"{seconds[slowest]:.2f} s the slowest ({slowest}); {slow} take more than {WAIT} s")
 
 
 def resident_mb() -> float:
@@ -85,4 +103,5 @@ def main(learners: int) -> int:
 
 
 if __name__ == "__main__":
+    time_checks()
     raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 60))

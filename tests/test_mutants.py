@@ -6,7 +6,6 @@ What passes is listed below and judged, one by one. A change of a solution that 
 """
 
 import os
-import time
 
 import pytest
 from mutants import TooLong, mutants, survives, time_limit
@@ -248,9 +247,7 @@ def test_the_changes_are_those_people_make():
 
 
 def test_a_loop_without_end_is_stopped():
-    start = time.process_time()
     assert not survives(find_exercise("rope.rotate"), "def rotate(x, positions):\n    while True:\n        pass", 0.2)
     with pytest.raises(TooLong), time_limit(0.2):
         while True:
             pass
-    assert time.process_time() - start < 5
