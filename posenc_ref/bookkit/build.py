@@ -13,6 +13,8 @@ from pathlib import Path
 from shutil import copytree, ignore_patterns, rmtree
 from typing import Any
 
+from posenc_ref.bookkit.browser import build_edition
+
 ROOT = Path(__file__).parents[2]
 CLAIM = re.compile(r"(^Claim (?:[A-Z]\d+) .+\n  verdict: .+\n  because: .+\n?)", re.MULTILINE)
 """What :func:`posenc_ref.bookkit.claim` printed."""
@@ -141,7 +143,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         mathjax_source()
         good = build(options.source.resolve(), out)
-    except (ImportError, FileNotFoundError) as error:
+        build_edition(out / "html")
+    except (ImportError, FileNotFoundError, RuntimeError) as error:
         print(f"{error}\nInstall the book's tools: pip install -e '.[book]'", file=sys.stderr)
         return 1
     index = out / "html" / "index.html"
