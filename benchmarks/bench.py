@@ -37,6 +37,7 @@ from posenc_ref.content import (
     transformer_xl_bias_shifted,
 )
 from posenc_ref.fast import sdpa
+from posenc_ref.files import write_whole
 from posenc_ref.rotary import RoPE, cos_sin, inv_freq, rotate, rotate_
 
 ROUNDS, STARTS = 20, 3
@@ -327,6 +328,8 @@ WORKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
 
 def main(*names: str) -> None:
     """Run the works called so, or all, and write their tables in the place of earlier ones with the same title."""
+    if odd := [name for name in names if name not in WORKS]:
+        raise SystemExit(f"works are {', '.join(WORKS)}, got {odd[0]!r}")
     packages = ("numpy", "torch", "transformers", "rotary-embedding-torch", "x-transformers")
     result: dict[str, Any] = {
         "threads": torch.get_num_threads(),
@@ -340,9 +343,7 @@ def main(*names: str) -> None:
         raise SystemExit(f"the earlier tables are of {earlier}, not of {result}: run all works")
     torch.manual_seed(0)
     tables |= {table["title"]: table for name in names or WORKS for table in WORKS[name]()}
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result | {"tables": list(tables.values())}, indent=1) + "\n")
-    temporary.replace(RESULTS)
+    write_whole(RESULTS, json.dumps(result | {"tables": list(tables.values())}, indent=1) + "\n")
     print(f"\nwritten to {RESULTS}")
 
 

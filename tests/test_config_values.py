@@ -8,12 +8,14 @@ import importlib
 import inspect
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from transformers import AutoModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -138,6 +140,10 @@ def test_layers_equal_theirs(name):
     if types is not None:
         assert [ours[i].layer_type for i in sorted(ours)] == list(types)
     listed = getattr(config, "no_rope_layers", None)
+    size = getattr(config, "local_attention", None) or getattr(config, "sliding_window", None)
+    if types is None:
+        assert {g.layer_type for g in model.layers} == {"sliding_attention" if size else "full_attention"}
+    assert all(g.window == size for g in model.layers if g.layer_type == "sliding_attention")
     if listed is not None:
         assert [int(ours[i].encoding == "rope") for i in sorted(ours)] == list(listed)
     if config.model_type in ("cohere2", "exaone4"):  # their attention rotates by this rule
@@ -273,17 +279,16 @@ def test_tables_have_the_rows_of_theirs(name, rows, first, longest):
 
 def _their_rows(config):
     module, kind = modeling(config), config.model_type
-    if kind in ("opt", "bart", "mbart"):
-        name = {"opt": "OPT", "bart": "Bart", "mbart": "MBart"}[kind] + "LearnedPositionalEmbedding"
-        table = getattr(module, name)(config.max_position_embeddings, 4)
-        assert table.offset == 2
-        return table.weight.shape[0]
     if kind in ("roberta", "xlm-roberta", "camembert"):
         prefix = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}[kind]
         embeddings = getattr(module, prefix + "Embeddings")
         ids = embeddings.create_position_ids_from_input_ids(torch.full((1, 3), 7), config.pad_token_id)
         assert ids[0, 0] == 2
-    return config.max_position_embeddings
+    with torch.device("meta"):  # no memory, no numbers
+        named = AutoModel.from_config(config).named_modules()
+    tables = (m for n, m in named if isinstance(m, torch.nn.Embedding) and re.search(r"position|wpe", n))
+    (rows,) = {table.num_embeddings for table in tables}
+    return rows
 
 
 @pytest.mark.parametrize("name", ["pegasus-large", "distilbert-sines"])

@@ -175,11 +175,11 @@ def test_files_that_are_no_configuration(text, words):
         ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "factor must be >= 1, got 0.5"),
         ({"rope_scaling": {"rope_type": "linear", "factor": -2}}, "factor must be >= 1, got -2"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "factor is missing"),
-        ({"rope_scaling": YARN | {"beta_fast": 1, "beta_slow": 32}}, "beta_fast must exceed"),
+        ({"rope_scaling": YARN | {"beta_fast": 1, "beta_slow": 32}}, "beta_fast must be at least"),
         ({"rope_scaling": YARN | {"truncate": "no"}}, "true or false"),
         ({"rope_scaling": YARN | {"attention_factor": 0}}, "attention_factor must be > 0"),
         ({"rope_scaling": {k: v for k, v in LLAMA3.items() if k != "low_freq_factor"}}, "low_freq_factor is missing"),
-        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 8}}, "high_freq_factor must be at least low_freq_factor 8"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 8}}, "high_freq_factor must be at least low_freq_factor = 8"),
         ({"rope_scaling": LONG | {"short_factor": [1.0] * 63}}, "short_factor must have 64 entries, got 63"),
         ({"rope_scaling": LONG | {"long_factor": [0.0] * 64}}, "long_factor[0] must be > 0"),
         ({"rope_scaling": LONG | {"long_factor": None}}, "long_factor is missing"),
@@ -205,11 +205,23 @@ def test_files_that_are_no_configuration(text, words):
         ({"model_type": "deberta"}, "relative_attention is not true"),
         ({"model_type": "deberta", "relative_attention": True, "pos_att_type": ["p2p"]}, "must hold c2p and p2c"),
         ({"model_type": "bloom", "num_attention_heads": None}, "is missing"),
+        ({"model_type": "mistral"}, "sliding_window is missing: null for none"),
+        ({"model_type": "qwen3_moe", "use_sliding_window": True}, "use_sliding_window must be false"),
+        ({"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.001}}, "must leave a pair of 128"),
     ],
 )  # fmt: skip
 def test_fields_that_cannot_be(changes, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         read_config(LLAMA | changes)
+
+
+@pytest.mark.parametrize("more", [{}, {"rope_theta": 500000.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}])
+def test_code_that_knows_one_base_and_no_scaling(more):
+    """GPT-J's attention has 10,000 as a literal."""
+    model = read_config(LLAMA | {"model_type": "gptj", "rotary_dim": 64, "rope_theta": None} | more)
+    (group,) = model.layers
+    assert (group.rotary.base, group.rotary.rope_type) == (10000, "default")
+    assert [f"Field {name} is not used here: ignored." in model.warnings for name in more] == [True] * len(more)
 
 
 WILD = st.one_of(

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
+from posenc_ref.files import write_whole
 from posenc_ref.grading import __main__ as command
 from posenc_ref.grading import check, progress, report
 from posenc_ref.grading.checker import verdict_on
@@ -27,6 +28,7 @@ from posenc_ref.grading.grade import Graded, Grader, Row
 from posenc_ref.grading.notebooks import released
 from posenc_ref.grading.sandbox import Limits, Run, Sandbox
 from posenc_ref.grading.show import show_sides
+from posenc_ref.grading.submission import not_started
 from posenc_ref.grading.worker import attempt
 
 ROOT = Path(__file__).parents[1]
@@ -236,6 +238,21 @@ def test_a_stub_is_not_started_and_no_attempt(capsys, tmp_path):
     assert not (tmp_path / "progress.json").exists()
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "#" * 50_000 + " " * 50_000 + "x",
+        "\n" * 100_000,
+        "def f(x):#" + " " * 99_000,
+        "raise NotImplementedError(" * 4_000,
+    ],
+    ids=["comment", "lines", "spaces", "calls"],
+)
+def test_a_cell_cannot_keep_the_grader_busy(cell):
+    """Fails by never ending: a pattern that looks back tries each way of splitting a hundred thousand characters."""
+    assert not any(not_started(cell, find_exercise(id)) for id in ("rope.rotate", "rope.rotary_layer"))
+
+
 def test_misuse_of_check_is_explained(capsys):
     with pytest.raises(ValueError, match=r"no exercise is called 'rope.turn'; there are .*rope\.rotate"):
         check("rope.turn", right)
@@ -369,14 +386,14 @@ def test_progress_that_cannot_be_written_does_not_spoil_the_verdict(tmp_path, ca
 
 def test_progress_is_never_half_written(tmp_path, monkeypatch):
     path = tmp_path / "progress.json"
-    progress.write(path, "before")
+    write_whole(path, "before")
 
     def fails(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fails)
     with pytest.raises(OSError):
-        progress.write(path, "after")
+        write_whole(path, "after")
     assert path.read_text() == "before"
 
 
@@ -618,7 +635,7 @@ def test_interrupting_the_grader_is_one_line(learner, capsys, monkeypatch):
 
     monkeypatch.setattr(Grader, "grade", interrupt)
     assert command.main([str(learner)]) == 130
-    assert "Interrupted. The same command goes on from here." in capsys.readouterr().err
+    assert "Interrupted. For a class, the same command goes on from here." in capsys.readouterr().err
 
 
 # --- classes: interrupted, large, with odd names
@@ -705,6 +722,33 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_happened(room, bo
     after = reports(room)
     assert graded(room, "--seed", re.search(r"Seed (\d+)", text)[1]) == 0
     assert reports(room) == after and len(after) == 6
+
+
+def test_a_learner_cannot_hand_in_a_journal(room, box, tmp_path):
+    """A folder that is graded alone is the learner's: an earlier run's file in it may be forged, or a link."""
+    box.on = interrupt_at("cy")
+    assert graded(room) == 130
+    amy, precious = room / "amy", tmp_path / "precious"
+    shutil.move(room / "report.partial", amy)
+    box.ran, box.on = [], lambda code: None
+    assert graded(amy) == 0
+    assert names_of(box) == ["amy"]
+    precious.write_text("mine")
+    (amy / "report.partial").symlink_to(precious)
+    assert graded(amy) == 0
+    assert precious.read_text() == "mine"
+
+
+def test_reports_of_an_earlier_run_are_no_learner(room, box, tmp_path):
+    assert graded(room) == 0
+    assert graded(room, "--html", str(tmp_path / "elsewhere.html")) == 0
+    learners = json.loads((room / "report.json").read_text("utf-8"))["learners"]
+    assert [g["name"] for g in learners] == ["amy", "bo", "cy"]
+
+
+def test_the_page_of_a_class_needs_an_ending(room, box, capsys):
+    assert graded(room, "--html", str(room / "out")) == 2
+    assert "--html must end in .html" in capsys.readouterr().err and not box.ran
 
 
 @pytest.mark.parametrize(("change", "again"), [

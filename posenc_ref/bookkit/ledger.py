@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc_ref.bookkit.records import VERDICTS, Entry, ledger, read_records
+from posenc_ref.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 CLAIMS, EQUATIONS = ROOT / "book" / "claims.md", ROOT / "book" / "equations.md"
@@ -92,6 +93,8 @@ def complaints(book: list[Chapter], entries: dict[str, Entry]) -> Iterator[str]:
                 yield f"{id} in chapter {number} gives no number: {because}"
     for one in book:
         yield from (f"{id} in chapter {one.number} is not in claims.toml" for id in one.verdicts if id not in entries)
+        for label in one.formulas.keys() - one.checks.keys() - set(one.definitions):
+            yield f"{label} in chapter {one.number} is neither checked nor marked as a definition"
 
 
 def accepted(toml: str, verdicts: dict[str, str]) -> str:
@@ -189,6 +192,8 @@ def plain(text: str) -> str:
 
 def renewed(page: str, made: str) -> str:
     """The page with what is made put between its marks."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"the page must have {BEGIN} and {END} once each")
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
@@ -207,12 +212,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     book, entries = chapters(), ledger()[1]
     given = {id: verdict for one in book for id, (verdict, _) in one.verdicts.items() if id in entries}
+    if odd := sorted(set(options.accept) - given.keys()):
+        parser.error(f"no chapter judges {', '.join(odd)}")
     take = {id: verdict for id, verdict in given.items() if id in options.accept or not entries[id].verdict}
     toml = Path(__file__).with_name("claims.toml")
-    toml.write_text(accepted(toml.read_text("utf-8"), take), "utf-8")
+    write_whole(toml, accepted(toml.read_text("utf-8"), take))
     ledger.cache_clear()
     for path, text in pages(book).items():
-        path.write_text(text, "utf-8")
+        write_whole(path, text)
     found = list(complaints(book, ledger()[1]))
     print("\n".join(found), file=sys.stderr)
     return 1 if found else 0

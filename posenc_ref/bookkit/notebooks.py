@@ -12,6 +12,8 @@ from typing import Any
 
 import nbformat
 
+from posenc_ref.files import write_whole
+
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -51,11 +53,9 @@ def normalised(notebook: Any) -> Any:
 
 
 def write(path: Path, notebook: Any) -> None:
-    """Write a notebook to a temporary file, then rename, so that ``path`` is never half-written."""
+    """Write a notebook, whole or not at all."""
     nbformat.validate(notebook)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, nbformat.writes(notebook) + "\n")
 
 
 def _joined(outputs: list[Any]) -> list[Any]:

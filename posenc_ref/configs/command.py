@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from posenc_ref.configs.model import read_config
-from posenc_ref.configs.reading import ConfigError
 from posenc_ref.configs.report import as_json, as_text, plot
 
 
@@ -28,13 +27,13 @@ def main(arguments: list[str]) -> int:
         model = read_config(text)
         if options.plot:
             plot(model, options.plot)
-    except ConfigError as error:
-        print(f"posenc config: {options.file}: {error}", file=sys.stderr)
-        return 2
     except ImportError:
         print("posenc config: --plot needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2
-    except (OSError, ValueError) as error:  # no such file, a folder, no UTF-8, nothing to draw, an unknown ending
+    except ValueError as error:  # a ConfigError, no UTF-8, nothing to draw, an unknown ending
+        print(f"posenc config: {options.file}: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:  # no such file, a folder
         print(f"posenc config: {error}", file=sys.stderr)
         return 2
     print(json.dumps(as_json(model), indent=2, allow_nan=False) if options.json else as_text(model))

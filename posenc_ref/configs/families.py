@@ -49,8 +49,6 @@ class Family:
     """Sliding windows where layer_types is absent: in all layers, or from max_window_layers on if switched on."""
     offset: int = 0
     """Row of a learned table that position 0 takes."""
-    decoder: bool = True
-    """Does no token see a later one?"""
     notes: tuple[str, ...] = ()
 
 
@@ -124,7 +122,6 @@ FAMILIES: dict[str, Family] = {
     "modernbert": _rope(
         "ModernBERT",
         base=160000.0,
-        decoder=False,
         names={"rope_theta": ("global_rope_theta",)},
         local_base=("local_rope_theta", 1e4),
         local_scaled=True,
@@ -186,17 +183,16 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "falcon": _rope("Falcon", names={"hidden_size": ("n_embed",)}),  # or ALiBi, by its field alibi
-    "t5": Family("T5", "t5", names=_T5, decoder=False),
-    "mt5": Family("mT5", "t5", names=_T5, decoder=False),
-    "umt5": Family("UMT5", "t5", names=_T5, decoder=False),
-    "mpnet": Family("MPNet", "mpnet", decoder=False, offset=2),
+    "t5": Family("T5", "t5", names=_T5),
+    "mt5": Family("mT5", "t5", names=_T5),
+    "umt5": Family("UMT5", "t5", names=_T5),
+    "mpnet": Family("MPNet", "mpnet", offset=2),
     # position meets content in the logits
-    "deberta": Family("DeBERTa", "deberta", decoder=False),
-    "deberta-v2": Family("DeBERTa v2 and v3", "deberta", decoder=False),
+    "deberta": Family("DeBERTa", "deberta"),
+    "deberta-v2": Family("DeBERTa v2 and v3", "deberta"),
     "xlnet": Family(
         "XLNet",
         "transformer_xl",
-        decoder=False,
         names={
             "hidden_size": ("d_model",),
             "num_attention_heads": ("n_head",),
@@ -204,15 +200,14 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     # a table added to the embedding
-    "bert": _table("BERT", decoder=False),
-    "albert": _table("ALBERT", decoder=False),
-    "electra": _table("ELECTRA", decoder=False),
-    "roberta": _table("RoBERTa", decoder=False),
-    "xlm-roberta": _table("XLM-RoBERTa", decoder=False),
-    "camembert": _table("CamemBERT", decoder=False),
+    "bert": _table("BERT"),
+    "albert": _table("ALBERT"),
+    "electra": _table("ELECTRA"),
+    "roberta": _table("RoBERTa"),
+    "xlm-roberta": _table("XLM-RoBERTa"),
+    "camembert": _table("CamemBERT"),
     "distilbert": _table(
         "DistilBERT",
-        decoder=False,
         names={
             "hidden_size": ("dim",),
             "num_attention_heads": ("n_heads",),
@@ -220,18 +215,21 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "opt": _table("OPT", offset=2),
-    "bart": _table("BART", decoder=False, offset=2, names=_BART),
-    "mbart": _table("mBART", decoder=False, offset=2, names=_BART),
+    "bart": _table("BART", offset=2, names=_BART),
+    "mbart": _table("mBART", offset=2, names=_BART),
     "gpt2": _table("GPT-2", names=_GPT),
     "gpt_bigcode": _table("StarCoder and SantaCoder", names=_GPT),
     "gpt_neo": _table("GPT-Neo", names={"num_attention_heads": ("num_heads",), "num_hidden_layers": ("num_layers",)}),
-    "pegasus": Family("PEGASUS", "sinusoidal", decoder=False, names=_BART),
+    "pegasus": Family("PEGASUS", "sinusoidal", names=_BART),
     # recurrent
     "mamba": Family("Mamba", "none", names={"num_hidden_layers": ("n_layer",)}),
 }
 
 PADDED = ("roberta", "xlm-roberta", "camembert")
 """Families whose positions start at pad_token_id + 1."""
+
+MROPE = ("qwen2_vl_text", "qwen2_5_vl_text")
+"""Families whose positions have three axes; their files call plain RoPE "mrope"."""
 
 WRAPPERS: dict[str, str] = {
     "gemma3": "gemma3_text",

@@ -9,8 +9,8 @@ import numpy as np
 
 from posenc_ref.bias.alibi import slopes
 from posenc_ref.bias.t5 import bucket_starts, t5_bucket
-from posenc_ref.configs.families import FAMILIES, PADDED, WRAPPERS, Family
-from posenc_ref.configs.reading import MOST, ConfigError, Fields, parse, show
+from posenc_ref.configs.families import FAMILIES, MROPE, PADDED, WRAPPERS, Family
+from posenc_ref.configs.reading import MOST, ConfigError, Fields, parse, printable, show
 from posenc_ref.configs.rope import LAYER_TYPES, Rotary, Warn, read_head_dim, read_rotary, rope_entries
 from posenc_ref.content.deberta import deberta_bucket, deberta_scale
 from posenc_ref.embedding.sinusoidal import sinusoidal
@@ -69,8 +69,8 @@ def read_config(source: str | dict[str, Any]) -> Model:
     warnings: list[str] = []
 
     def warn(text: str) -> None:
-        if text not in warnings:
-            warnings.append(text)
+        if (line := printable(text)) not in warnings:
+            warnings.append(line)
 
     config, family, model_type = _language_model(content, warn)
     context = config.integer("max_position_embeddings") if model_type not in _NO_CONTEXT else None
@@ -102,7 +102,7 @@ def _language_model(content: dict[str, Any], warn: Warn) -> tuple[Fields, Family
         raise top.missing("model_type", "it tells which code the model runs")
     if name in WRAPPERS:
         inner = top.table("text_config")
-        if inner is None and "_vl" not in name:
+        if inner is None and WRAPPERS[name] not in MROPE:
             raise top.missing("text_config", f"{name} keeps its language model there")
         if inner is not None:
             name = inner.text("model_type") or WRAPPERS[name]
@@ -207,7 +207,8 @@ def _layer_kinds(
     elif types is None and family.every and not (model_type == "exaone4" and _no_window(config)):
         types = ["full_attention" if s else "sliding_attention" for s in special]
     elif types is None:
-        first = (config.integer("max_window_layers", 0) or 28) if family.window == "late" else 0
+        given = config.integer("max_window_layers", 0)
+        first = (28 if given is None else given) if family.window == "late" else 0
         types = ["sliding_attention" if _slides(config, family) and i >= first else "full_attention"
                  for i in range(count)]  # fmt: skip
     if family.no_rope == "full" and not (model_type == "exaone4" and _no_window(config)):
@@ -252,6 +253,11 @@ def _unlisted_type(config: Fields, model_type: str, turns: bool) -> str:
 
 
 def _slides(config: Fields, family: Family) -> bool:
+    kind = config.content.get("model_type")
+    if kind in ("qwen2_moe", "qwen3_moe") and config.flag("use_sliding_window"):
+        raise ConfigError(f"use_sliding_window must be false: which layers of {kind} slide is not described here")
+    if kind == "mistral" and "sliding_window" not in config.content:
+        raise config.missing("sliding_window", "null for none; transformers would take 4096")
     if family.window == "late" and not config.flag("use_sliding_window"):
         return False
     return bool(family.window) and config.integer("sliding_window") is not None

@@ -13,6 +13,9 @@ MOST = 10**6
 class ConfigError(ValueError):
     """The file cannot be read for sure; the message names field, value and rule."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
+
 
 class Fields:
     """A JSON object whose fields are asked for by name and type; ``unread`` tells which never were.
@@ -123,6 +126,15 @@ class Fields:
     def unread(self) -> list[str]:
         """Return the names of fields with a value that nothing asked for."""
         return [n for n, value in self.content.items() if n not in self.read and value is not None]
+
+
+def printable(text: str) -> str:
+    """The text in one line: names and values of a file may hold line breaks and codes that steer a terminal.
+
+    >>> printable("a\\nb")
+    'a\\\\nb'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def show(value: Any) -> str:

@@ -107,11 +107,13 @@ def _group_rows(model: Model, group: Layers, first: Layers | None) -> list[str]:
 
 def _rotary_rows(group: Layers, rotary: Rotary, context: int | None) -> list[str]:
     pairs = rotary.rotary_dim // 2
-    still = rotary.head_dim - rotary.rotary_dim
+    turning = 2 * int(np.count_nonzero(rotary.sets[0].inv_freq))
+    still = rotary.head_dim - turning
+    which = "all" if not still else turning if turning < rotary.rotary_dim else f"the first {turning}"
     lines = _row(
         "Head",
-        f"{rotary.head_dim} channels, {'all' if not still else f'the first {rotary.rotary_dim}'} of them turn: "
-        f"{pairs} pairs" + (f"; {still} pass through" if still else ""),
+        f"{rotary.head_dim} channels, {which} of them turn: {turning // 2} pairs"
+        + (f"; {still} pass through" if still else ""),
     )
     lines += _row("Pairs", LAYOUTS[rotary.layout].format(pairs=pairs))
     lines += _row("Base", f"{rotary.base:,.10g}")
@@ -187,9 +189,8 @@ def _slow(inv_freq: Array, tokens: int) -> int:
     return int(np.sum(tokens * inv_freq < 2 * math.pi))
 
 
-def _chosen(rotary: Rotary, found: Frequencies) -> list[int]:
+def _chosen(pairs: int) -> list[int]:
     """At most eight pairs that show the whole: evenly spread, with first and last."""
-    pairs = len(found.inv_freq)
     return sorted({round(i * (pairs - 1) / 7) for i in range(8)})
 
 
@@ -197,13 +198,13 @@ def _pair_table(rotary: Rotary, found: Frequencies, length: int | None) -> list[
     by = divided_by(rotary, found)
     head = ["pair", "divided by", "wavelength in tokens", f"turns in {length:,}" if length else "turns in 1,000"]
     rows = [head]
-    for g in _chosen(rotary, found):
+    for g in _chosen(len(found.inv_freq)):
         w = float(found.inv_freq[g])
         wave = 2 * math.pi / w if w else math.inf
         rows.append(
             [
                 str(g),
-                f"{by[g]:.4g}",
+                f"{by[g]:.4g}" if w else "–",
                 f"{wave:,.1f}" if wave < 1e12 else f"{wave:.3g}" if w else "stands still",
                 _number((length or 1000) * w / (2 * math.pi)),
             ]
@@ -301,9 +302,6 @@ def _set_json(rotary: Rotary, found: Frequencies) -> dict[str, Any]:
 
 def plot(model: Model, path: str) -> None:
     """Draw what there is to see, with matplotlib: wavelengths against the context, or slopes, or buckets."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.0, 3.6), dpi=110, constrained_layout=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from posenc_ref.checks import Array
-from posenc_ref.configs.families import Family
+from posenc_ref.configs.families import MROPE, Family
 from posenc_ref.configs.reading import MOST, ConfigError, Fields, show
 from posenc_ref.rotary.layouts import Layout
 from posenc_ref.rotary.rope import cos_sin, inv_freq, rotate
@@ -76,6 +76,8 @@ class Rotary:
 
 def rope_entries(config: Fields, family: Family, warn: Warn) -> dict[str, Fields]:
     """Return the RoPE entries of each layer type that has its own, or one set under the name ``""``."""
+    if _fixed(config):
+        return {"": Fields({}, "rope_parameters")}
     old, new = config.table("rope_scaling"), config.table("rope_parameters")
     if old and new:
         same = old.content == new.content
@@ -100,8 +102,9 @@ def rope_entries(config: Fields, family: Family, warn: Warn) -> dict[str, Fields
             "full_attention": Fields(chosen.content, chosen.path),
             "sliding_attention": Fields(local, chosen.path),
         }
-    if extra := [name for name in chosen.content if name not in LAYER_TYPES]:
-        warn(f"{chosen.path}.{extra[0]} stands beside entries for layer types: ignored.")
+    for name in chosen.content:
+        if name not in LAYER_TYPES:
+            warn(f"{chosen.path}.{name} stands beside entries for layer types: ignored.")
     return {
         name: chosen.table(name) or Fields({}, chosen.place(name)) for name in ("full_attention", "sliding_attention")
     }
@@ -127,7 +130,7 @@ def read_rotary(
             f"{alone:,.3g}. A port must apply both."
         )
     plain = inv_freq(rotary_dim, base=base)
-    sections = _sections(config, entry, rotary_dim)
+    sections = _sections(entry, rotary_dim)
     _unread(entry, kind, warn)
     try:
         sets = _sets(scaling, kind, rotary_dim, base, original, plain)
@@ -185,7 +188,7 @@ def _rope_type(config: Fields, entry: Fields, family: Family, warn: Warn) -> str
         if name == "su" and not entry.has("original_max_position_embeddings"):
             warn(f"transformers 5.24 loads such a file only with {entry.place('original_max_position_embeddings')}.")
         return "longrope"
-    if "VL" in family.title and name in ("mrope", "axial"):
+    if config.content.get("model_type") in MROPE and name in ("mrope", "axial"):
         return "default"
     if name not in ROPE_TYPES:
         raise ConfigError(f"{entry.place('rope_type')} must be one of {', '.join(ROPE_TYPES)}, got {show(name)}")
@@ -196,6 +199,8 @@ _NOT_SCALING = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "mro
 
 
 def _base(config: Fields, family: Family, entry: Fields, layer_type: str, warn: Warn) -> float:
+    if _fixed(config):
+        return family.base
     inner = entry.number("rope_theta", 1, above=True)
     if layer_type == "sliding_attention" and family.local_base:
         name, default = family.local_base
@@ -212,12 +217,14 @@ def _base(config: Fields, family: Family, entry: Fields, layer_type: str, warn: 
         if layer_type == "sliding_attention" and not name and whole is not None:
             if whole != default:
                 warn(f"rope_theta {whole:g} is not read for sliding layers: transformers takes {default:g} there.")
-        elif config.content.get("model_type") not in _FIXED_BASE:
+        else:
             warn(f"{name or entry.place('rope_theta')} is absent: base {default:,.10g}, transformers' default.")
     return base
 
 
-_FIXED_BASE = ("gptj", "codegen", "chatglm")
+def _fixed(config: Fields) -> bool:
+    """Does the model's code know one base, and no scaling, whatever the file says?"""
+    return config.content.get("model_type") in ("gptj", "codegen", "chatglm")
 
 
 def _rotary_dim(config: Fields, family: Family, entry: Fields, kind: str, head_dim: int, warn: Warn) -> int:
@@ -248,9 +255,7 @@ def _rotary_dim(config: Fields, family: Family, entry: Fields, kind: str, head_d
     return dim
 
 
-def _sections(config: Fields, entry: Fields, rotary_dim: int) -> tuple[int, ...] | None:
-    if "vl_text" not in str(config.content.get("model_type")) and "mrope_section" not in entry.content:
-        return None
+def _sections(entry: Fields, rotary_dim: int) -> tuple[int, ...] | None:
     values = entry.items("mrope_section", 3)
     if values is None:
         return None
@@ -375,34 +380,17 @@ def _longrope(config: Fields, family: Family, entry: Fields, dim: int, context: 
 def _llama3(config: Fields, family: Family, entry: Fields, dim: int, context: int | None, warn: Warn) -> Read:
     original, factor = _length(config, family, entry, context, warn), _need(entry, "factor", 1)
     low, high = (_need(entry, name, 0, above=True) for name in ("low_freq_factor", "high_freq_factor"))
-    if low > high:
-        raise ConfigError(f"{entry.place('high_freq_factor')} must be at least low_freq_factor {low:g}, got {high:g}")
     _compare(factor, original, context, "llama3", warn)
-    return original, (Llama3 if low < high else _Llama3Step)(factor, original, low, high)
-
-
-def _step(
-    rotary_dim: int,
-    *,
-    factor: float,
-    original_max_position: int,
-    base: float,
-    low_freq_factor: float = 1.0,
-    high_freq_factor: float = 1.0,
-) -> tuple[Array, float]:
-    theta = inv_freq(rotary_dim, base=base)
-    return np.where(original_max_position * theta < 2 * math.pi * low_freq_factor, theta / factor, theta), 1.0
-
-
-class _Llama3Step(Llama3):
-    """Llama 4: low_freq_factor = high_freq_factor, so that no pair lies between them."""
-
-    function = staticmethod(_step)
+    return original, Llama3(factor, original, low, high)
 
 
 def _proportional(config: Fields, family: Family, entry: Fields, dim: int, context: int | None, warn: Warn) -> Read:
-    share = entry.number("partial_rotary_factor", 0, above=True) or 1.0
-    return None, Proportional(2 * int(share * dim // 2), entry.number("factor", 1) or 1.0)
+    shares = (fields.number("partial_rotary_factor", 0, above=True) for fields in (entry, config))
+    share = next(filter(None, shares), 1.0)
+    rotated = 2 * int(share * dim // 2)
+    if rotated < 2:
+        raise ConfigError(f"partial_rotary_factor must leave a pair of {dim} channels that turns, got {share:g}")
+    return None, Proportional(rotated, entry.number("factor", 1) or 1.0)
 
 
 _READERS: dict[str, Callable[[Fields, Family, Fields, int, int | None, Warn], Read] | None] = {

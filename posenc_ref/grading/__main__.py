@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from posenc_ref.files import write_whole
 from posenc_ref.grading import gradebook, progress, report
 from posenc_ref.grading.exercise import Exercise, all_exercises
 from posenc_ref.grading.grade import Graded, Grader
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
+        print("\nInterrupted. For a class, the same command goes on from here.", file=sys.stderr)
         return 130
 
 
@@ -41,7 +42,8 @@ def _grade(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="posenc grade",
         description="Grade exercise notebooks. Answers run in a sandbox on inputs drawn anew for each run.",
-        epilog="An interrupted run goes on with the same command. For authors: python -m posenc_ref.grading release",
+        epilog="For a class, an interrupted run goes on with the same command. "
+        "For authors: python -m posenc_ref.grading release",
     )
     parser.add_argument(
         "paths", nargs="*", type=Path, default=[Path("exercises")], metavar="PATH",
@@ -112,13 +114,14 @@ def _asked(chapters: Sequence[str] | None, url: str | None, assignment: str) -> 
     exercises = all_exercises()
     known = dict.fromkeys(e.chapter for e in exercises)
     wanted = gradebook.chapters_of(url, assignment) & set(known) if url else set(known)
-    if not wanted:
-        raise Refused(f"assignment {assignment} has no notebook of the course")
     if chapters:
         by_number = {c.partition("_")[0]: c for c in known} | {c: c for c in known}
         if odd := [c for c in chapters if c.zfill(2) not in by_number]:
             raise Refused(f"there are no exercises of chapter {odd[0]}; there are {', '.join(known)}")
         wanted &= {by_number[c.zfill(2)] for c in chapters}
+    if not wanted:
+        of_these = f" of chapter {', '.join(chapters)}" if chapters else ""
+        raise Refused(f"assignment {assignment} has no notebook of the course{of_these}")
     return tuple(e for e in exercises if e.chapter in wanted)
 
 
@@ -130,7 +133,7 @@ def learners(path: Path, assignment: str = "", pages: Path = Path("report")) -> 
     if not path.is_dir():
         raise Refused(f"{path} is not a folder; give a folder of exercise notebooks, or a class folder")
     found = [(p.name, p) for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith((".", "__"))]
-    found = [(name, p) for name, p in found if p.resolve() != pages.resolve() or _holds_notebooks(p)]
+    found = [(n, p) for n, p in found if _holds_notebooks(p) or (n != "report" and p.resolve() != pages.resolve())]
     a_chapter_is_here = any((path / f"{e.chapter}.ipynb").exists() for e in all_exercises())
     stray = any(path.glob("*.ipynb")) and any(any(folder.glob("*.ipynb")) for _, folder in found)
     if assignment:
@@ -159,6 +162,8 @@ class _Run:
         self.folders, self.exercises, self.sandbox = folders, exercises, sandbox
         self.json, self.html, self.csv, self.a_class = json, html, csv, a_class
         self.pages = html.with_suffix("")
+        if a_class and not html.suffix:
+            raise Refused(f"--html must end in .html, as the learners' pages go into a folder of that name, got {html}")
         if a_class and self.pages.is_dir() and _holds_notebooks(self.pages):
             raise Refused(f"{self.pages} holds notebooks, and the reports go there; choose another with --html")
         for path in (json, html, *([csv] if csv else [])):
@@ -168,6 +173,7 @@ class _Run:
     def __call__(self, seed: int | None, anew: bool) -> list[str | Path]:
         """Grade, print and write; returns what was written."""
         path = self.json.with_suffix(".partial")
+        anew = anew or not self.a_class  # one learner's folder is the learner's: a journal there may be forged
         begun: object = None if anew else earlier_run(path).get("seed")
         earlier = begun if isinstance(begun, int) and seed in (None, begun) else None
         self.seed = seed if seed is not None else secrets.randbelow(10**12) if earlier is None else earlier
@@ -202,13 +208,13 @@ class _Run:
             page = report.class_html(summaries, self.seed, isolation, self.pages.name)
         else:
             print(report.table(last, min(shutil.get_terminal_size((100, 24)).columns, 110)))
-            page = iter([report.as_html(last, self.seed, isolation)])
+            page = report.as_html(last, self.seed, isolation)
         written = {self.json: report.as_json(self.journal, self.seed, isolation), self.html: page}
         if self.csv:
             written[self.csv] = report.as_csv(self.journal)
         for path, text in written.items():
             try:
-                progress.write(path, text)
+                write_whole(path, text)
             except OSError as error:
                 raise Refused(f"cannot write {path}: {error.strerror}") from None
         return [*written, *([self.pages] if self.a_class else [])]
@@ -217,7 +223,7 @@ class _Run:
         try:
             self.pages.mkdir(exist_ok=True)
             text = report.as_html(graded, self.seed, self.sandbox.isolation)
-            progress.write(self.pages / f"{graded.name}.html", text)
+            write_whole(self.pages / f"{graded.name}.html", text)
         except OSError as error:  # a name that is too long, say: the score is in the other reports
             print(f"No page for {report.clean(graded.name)}: {error.strerror}", file=sys.stderr)
 
@@ -250,7 +256,11 @@ def _progress(arguments: list[str]) -> int:
     if not folder.is_dir():
         raise Refused(f"{folder} is not a folder; give the folder of your notebooks")
     chosen = os.environ.get("POSENC_PROGRESS", "")
-    entries = progress.read(Path(chosen) if chosen not in ("", "off") else folder / progress.FILE)
+    path = Path(chosen) if chosen not in ("", "off") else folder / progress.FILE
+    try:
+        entries = progress.read(path)
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror}") from None
     print(progress.summary(all_exercises(), entries))
     return 0
 

@@ -3,12 +3,12 @@
 import contextlib
 import json
 import os
-import secrets
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posenc_ref.files import write_whole
 from posenc_ref.grading.exercise import Exercise, chapter_title
 
 FILE = "progress.json"
@@ -20,6 +20,8 @@ def location(exercise: Exercise) -> Path | None:
     ``POSENC_PROGRESS`` names a file, or is ``off``. Otherwise it is ``progress.json`` in the working folder if that
     folder holds the exercise's notebook, which is so in Jupyter. The authors' folder ``source`` keeps none.
     """
+    if "NBGRADER_EXECUTION" in os.environ:  # nbgrader runs the notebook: nobody is working on it
+        return None
     chosen = os.environ.get("POSENC_PROGRESS", "")
     if chosen:
         return None if chosen == "off" else Path(chosen)
@@ -31,7 +33,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     """Entries by exercise id. A damaged file is put aside as ``progress.json.broken`` with a message."""
     try:
         return parsed(path.read_bytes())
-    except OSError:
+    except FileNotFoundError:
         return {}
     except ValueError:
         aside = path.with_name(path.name + ".broken")
@@ -66,7 +68,7 @@ def record(exercise: Exercise, passed: bool, diagnosis: str) -> None:
                 "passed": before["passed"] or passed,
                 "last": "passed" if passed else diagnosis,
             }
-            write(path, json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
+            write_whole(path, json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         print(f"(Progress was not kept: {error.strerror or error}.)")
 
@@ -86,21 +88,6 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def write(path: Path, text: str | Iterable[str]) -> None:
-    """Write a file at once or not at all, even if the machine stops; no link at ``path`` is followed."""
-    temporary = path.with_name(f".{path.name[:60]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            for part in [text] if isinstance(text, str) else text:
-                file.write(part.encode("utf-8", "backslashreplace"))  # a learner's text may hold half a character
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def summary(exercises: Sequence[Exercise], entries: Mapping[str, Mapping[str, Any]]) -> str:

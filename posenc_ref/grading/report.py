@@ -126,7 +126,7 @@ def as_html(graded: Graded, seed: int, isolation: str) -> str:
     return _page(f"<h1>Exercises</h1>\n{_section(graded)}", seed, isolation)
 
 
-def class_html(learners: Sequence[Summary], seed: int, isolation: str, folder: str) -> Iterator[str]:
+def class_html(learners: Sequence[Summary], seed: int, isolation: str, folder: str) -> str:
     """The page of a class, with links to the learners' pages in ``folder``."""
     rows = "".join(
         f'<tr><td><a href="{quote(folder)}/{quote(os.fsencode(g.name))}.html">{_text(g.name)}</a></td>'
@@ -136,7 +136,7 @@ def class_html(learners: Sequence[Summary], seed: int, isolation: str, folder: s
     )
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("Learner", "Points", "Exercises"))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    yield _page(f"<h1>Exercises of a class</h1>\n{table}", seed, isolation)
+    return _page(f"<h1>Exercises of a class</h1>\n{table}", seed, isolation)
 
 
 def _page(body: str, seed: int, isolation: str) -> str:

@@ -79,10 +79,13 @@ def not_started(code: str, exercise: Exercise) -> bool:
     A stub in PyTorch has imports, and may be a class with some of its methods given: it ends with NotImplementedError,
     and nothing is returned before. Parsing Python is left to the sandbox.
     """
-    docstring, stub = r"""(\"{3}[^"]*\"{3}\s*)?""", r"(#.*\s*)?raise NotImplementedError\([^()]*\)"
-    if exercise.torch is not None and not re.search(r"^\s*return\b", code, re.MULTILINE):
-        return re.search(rf"{stub}\Z", code.rstrip()) is not None
-    return re.fullmatch(rf"def {exercise.function}\([^()]*\)[^:]*:\s*{docstring}{stub}", code.strip()) is not None
+    # No two repetitions that can match the same characters: a hostile cell would keep the grader busy for days.
+    raised = r"raise NotImplementedError\([^()]*\)"
+    if exercise.torch is not None and not re.search(r"^[ \t]*return\b", code, re.MULTILINE):
+        return re.search(rf"{raised}\Z", code.rstrip()) is not None
+    docstring, comment = r"""("{3}[^"]*"{3}\s*)?""", r"(#[^\n]*\n\s*)?"
+    start = rf"def {exercise.function}\([^()]*\)[^:]*:\s*"
+    return re.fullmatch(start + docstring + comment + raised, code.strip()) is not None
 
 
 def read_cells(path: Path) -> list[Cell]:

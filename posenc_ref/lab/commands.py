@@ -39,7 +39,11 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     jobs = store.suite(options.suite)
     if options.experiment:
-        jobs = [job for job in jobs if job in store.find(options.experiment).jobs]
+        experiment = store.find(options.experiment)
+        jobs = [job for job in jobs if job in experiment.jobs]
+        if not jobs:
+            suites = ", ".join({*experiment.suites, "full"})
+            raise ValueError(f"suite must hold the experiment {options.experiment}: {suites}; got {options.suite!r}")
     missing = [job for job in jobs if not (options.folder / job.name).exists()]
     print(f"{len(jobs)} jobs, {len(jobs) - len(missing)} of them done before.")
     if not missing:

@@ -10,7 +10,7 @@ import torch
 
 from posenc_ref.lab import corpus
 from posenc_ref.lab.config import RECIPE, Job
-from posenc_ref.lab.measures import TIMED, take
+from posenc_ref.lab.measures import MEASURES, TIMED, take
 from posenc_ref.lab.training import Fit, train_config
 
 DIGITS = 5
@@ -33,6 +33,8 @@ def run(job: Job) -> dict[str, Any]:
 
 def _run(job: Job) -> dict[str, Any]:
     config, curve = job.config, []
+    if odd := sorted({*config.measures, *config.watch, *config.settings} - MEASURES.keys()):
+        raise ValueError(f"measures must be of {', '.join(MEASURES)}, got {odd[0]!r}")
     start = time.process_time()
     overhead = 0.0
 

@@ -1,7 +1,6 @@
 """Experiments and their results: ``suites.toml`` lists the jobs, a folder holds a file for each. Needs no torch."""
 
 import json
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from posenc_ref.files import write_whole
 from posenc_ref.lab.config import Job
 
 RESULTS = Path(__file__).parents[2] / "notebooks" / "results"
@@ -95,13 +95,10 @@ def load(job: Job, folder: Path = RESULTS) -> dict[str, Any]:
 
 
 def save(result: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write a result, whole or not at all: into a temporary file, which is then renamed."""
+    """Write a result, whole or not at all."""
     path = folder / Job(**result["job"]).name
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False, encoding="utf-8") as file:
-        file.write(as_json(result))
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
+    write_whole(path, as_json(result))
     return path
 
 

@@ -113,11 +113,12 @@ def by_parts(
     original = _tokens("original_max_position", original_max_position)
     slow = check_number("beta_slow", beta_slow, 0, above=True)
     fast = check_number("beta_fast", beta_fast, 0, above=True)
-    if slow >= fast:
-        raise ValueError(f"beta_fast must exceed beta_slow = {beta_slow}, got {beta_fast}")
+    if slow > fast:
+        raise ValueError(f"beta_fast must be at least beta_slow = {beta_slow}, got {beta_fast}")
     check_flag("truncate", truncate)
     if check_choice("ramp", ramp, ("dim", "rotations")) == "rotations":
-        stay = np.clip((original * theta / (2 * math.pi) - slow) / (fast - slow), 0, 1)
+        turns = original * theta / (2 * math.pi)
+        stay = np.clip((turns - slow) / (fast - slow), 0, 1) if slow < fast else np.where(turns < slow, 0.0, 1.0)
     else:
         low, high = (_pair_of_turns(turns, rotary_dim, original, base) for turns in (fast, slow))
         if truncate:
@@ -181,6 +182,8 @@ def llama3(
 ) -> Frequencies:
     """Llama 3.1: :func:`by_parts` with the ramp in rotations, from low_freq_factor to high_freq_factor turns.
 
+    Equal factors, as in files of Llama 4, make a step.
+
     Source: Meta's published code for Llama 3.1 (``apply_scaling``), with factor 8 and L0 = 8192. The paper
     (arXiv:2407.21783) gives the base, 500,000, and not this.
 
@@ -190,8 +193,10 @@ def llama3(
     """
     low = check_number("low_freq_factor", low_freq_factor, 0, above=True)
     high = check_number("high_freq_factor", high_freq_factor, 0, above=True)
-    if low >= high:
-        raise ValueError(f"high_freq_factor must exceed low_freq_factor = {low_freq_factor}, got {high_freq_factor}")
+    if low > high:
+        raise ValueError(
+            f"high_freq_factor must be at least low_freq_factor = {low_freq_factor}, got {high_freq_factor}"
+        )
     return by_parts(
         rotary_dim, factor=factor, original_max_position=original_max_position, base=base,
         beta_fast=high, beta_slow=low, ramp="rotations",

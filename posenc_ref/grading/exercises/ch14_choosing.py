@@ -234,7 +234,8 @@ _FACTOR = Exercise(
     inputs=_stretched(),
     edges={
         "factor 8, context 16 times": _llama31(),
-        "factor 8, context 8 times": (*_llama31()[:3], 65536),
+        "factor 8, seven tokens too many": (*_llama31()[:3], 65536),
+        "factor 8, just within": (*_llama31()[:3], 65529),
         "no scaling": (np.array([1.0, 0.1, 0.01, 0.001]), np.array([1.0, 0.1, 0.01, 0.001]), 512, 1024),
         "not even the old length": (np.array([1.0, 0.001]), np.array([1.0, 0.001]), 512, 300),
     },

@@ -448,6 +448,11 @@ def _any_layer(flags: Any, after: Any) -> tuple[int, bool]:
     return int(still.sum()), bool(np.any((flags == 1) == still))
 
 
+def _ones_only(flags: Any, after: Any) -> tuple[int, bool]:
+    still = np.array([np.allclose(layer, layer[:1], rtol=0, atol=1e-6) for layer in after])
+    return int(still.sum()), bool(np.all(still[flags == 1]))
+
+
 def _same_number(flags: Any, after: Any) -> tuple[int, bool]:
     still = _judged(flags, after)[0]
     return still, still == int(flags.sum())
@@ -552,6 +557,10 @@ _REPORT = Exercise(
             np.array([1, 0]),
             np.array([[[1.0, 1.0, 0.5, 2.0], [0.96, 1.04, 0.5, 2.0]], [[1.0, 1.0, 0.5, 2.0]] * 2]),
         ),
+        "a 0 that rests too": (
+            np.array([0, 1]),
+            _queries(np.array([0, 0]), np.array([1.0, 0.5, -0.5, 2.0]), np.array([2, 3])),
+        ),
         "the first two are alike": (
             np.array([0, 1]),
             np.stack([np.array([[1.0, 1.0, 1.0, 1.0]] * 2 + [[0.5, 1.3, 1.0, 1.0]]), np.ones((3, 4))]),
@@ -580,6 +589,11 @@ _REPORT = Exercise(
             "for a layer with a 1 that turns, is the report right?",
         ),
         Mistake(_any_layer, "One layer that agrees is not enough: the reading must be right for all of them."),
+        Mistake(
+            _ones_only,
+            "Only layers with a 1 are looked at. The reading also says that a 0 rotates.",
+            "what if all layers rest, those with a 0 too?",
+        ),
         Mistake(
             _same_number,
             "The numbers of ones and of still layers are compared. They can be equal while the layers are others.",
