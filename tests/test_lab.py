@@ -202,6 +202,13 @@ def test_a_result_depends_on_its_job_alone():
     assert json.loads(store.as_json(one)) == one
 
 
+@pytest.mark.parametrize("settings", [{"measures": ["perplexities"]}, {"settings": {"perplexities": {}}}])
+def test_a_misspelt_measure_is_named_before_the_training(settings, monkeypatch):
+    monkeypatch.setattr("posenc_ref.lab.run.train_config", None)
+    with pytest.raises(ValueError, match=r"measures must be of .*perplexity.*, got 'perplexities'"):
+        run(Job("lm", "alibi", 0, settings))
+
+
 def test_a_result_of_another_recipe_is_noticed(tmp_path, monkeypatch):
     job = Job("lm", "alibi", 1, TINY)
     result = {"job": job.as_dict(), "key": job.key, "figures": {"loss": 1.0}}
@@ -414,6 +421,7 @@ def test_the_command_line_names_what_is_wrong_and_shows_what_is_there(tmp_path):
     for arguments, message in [
         (["train"], "command must be grade, progress, lab or config, got 'train'"),
         (["lab", "run", "--suite", "all"], "suite must be one of book, chapters, full, quick, got 'all'"),
+        (["lab", "run", "--experiment", "full-lengths"], "suite must hold the experiment full-lengths: chapters, full; got"),
         (["lab", "show", "nix"], "experiment must be one of quick, full-lengths"),
         (["lab", "show", "quick", "--folder", tmp_path], "missing or of another recipe; make it with: posenc lab run"),
     ]:

@@ -75,6 +75,11 @@ def test_a_good_book_has_no_complaints():
         (book(times=2), P1, "P1 has verdicts in chapters 1, 2: keep one"),
         (book(because="one sees it"), P1, "P1 in chapter 1 gives no number: one sees it"),
         (book(), {}, "P1 in chapter 1 is not in claims.toml"),
+        (
+            [Chapter(1, "T", {"eq-a": "a"}, frozenset(), {}, {"P1": ("holds", "2 of 2")})],
+            P1,
+            "eq-a in chapter 1 is neither checked nor marked as a definition",
+        ),
     ],
 )
 def test_a_broken_book_is_noticed(chapters, entries, complaint):
@@ -129,6 +134,15 @@ def test_the_command_names_a_changed_verdict_and_does_not_take_it_over(monkeypat
     assert toml.read_text("utf-8") == accepted(before, {"P1": "false"})
     module.main(["--accept", "P1"])
     assert toml.read_text("utf-8") == before
+    with pytest.raises(SystemExit):
+        module.main(["--accept", "X99"])
+    assert "no chapter judges X99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["no mark", module.BEGIN, module.END, 2 * (module.BEGIN + module.END)])
+def test_a_page_without_its_marks_is_refused(page):
+    with pytest.raises(ValueError, match="once each"):
+        module.renewed(page, "made")
 
 
 def test_text_outside_the_marks_stays():

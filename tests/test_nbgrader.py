@@ -115,6 +115,7 @@ def test_validate_passes_the_source_and_no_stub(course):
     )
     assert "failed" not in source and "changed" not in source
     assert len(release["failed"]) == len(EXERCISES)
+    assert not list(course.root.rglob("progress.json")), "it would be released, with everything passed"
 
 
 @BWRAP

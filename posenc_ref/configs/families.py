@@ -1,7 +1,7 @@
 """What each family of models does with position, as data: one line a ``model_type`` of Hugging Face's ``config.json``.
 
-Every line was checked against the model's own code in ``transformers`` 5.24 (``tests/test_configs.py`` repeats it),
-but for ChatGLM, whose code is published with its weights.
+Checked against the models' own code in ``transformers`` 5.24 (``tests/test_config_values.py`` repeats it); XLNet, Mamba
+and the first DeBERTa were read there, not run, and ChatGLM is not part of that package.
 """
 
 from collections.abc import Mapping

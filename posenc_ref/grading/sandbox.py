@@ -1,9 +1,9 @@
 """Runs an answer where it can do no harm and see nothing: bubblewrap, resource limits, one process for each answer.
 
 What is inside: Python's standard library, NumPy, the worker, 16 MB of scratch space, and the inputs of one exercise.
-What is not: this package, the right answers, other submissions, the home folder, /proc, /etc, a shell, the network,
-the right to start a process or a thread, and what :mod:`posenc_ref.grading.seccomp` refuses. Values come back as plain
-data and are compared outside.
+What is not: this package, the right answers, other submissions, the home folder, /proc, /etc but the linker's files, a
+shell, the network, the right to start a process or a thread, and what :mod:`posenc_ref.grading.seccomp` refuses. Values
+come back as plain data and are compared outside.
 
 Run as root, the worker changes to the user ``nobody`` before the answer's code is read, so that the limit on processes
 binds (the kernel exempts root); where it cannot, a cgroup counts them, and where there is none,

@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
         experiment = store.find(options.experiment)
         jobs = [job for job in jobs if job in experiment.jobs]
         if not jobs:
-            suites = ", ".join({*experiment.suites, "full"})
+            suites = ", ".join(sorted({*experiment.suites, "full"}))
             raise ValueError(f"suite must hold the experiment {options.experiment}: {suites}; got {options.suite!r}")
     missing = [job for job in jobs if not (options.folder / job.name).exists()]
     print(f"{len(jobs)} jobs, {len(jobs) - len(missing)} of them done before.")
