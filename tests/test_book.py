@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from urllib.parse import unquote, urldefrag
 
 import pytest
@@ -18,7 +19,7 @@ from posenc_ref import registry
 from posenc_ref.bookkit import api, build
 
 PAGES = toc_pages()
-SIZE_LIMIT = 30_000_000  # bytes, with MathJax
+SIZE_LIMIT = 30_000_000  # bytes: of the site with MathJax, of the browser edition
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,7 @@ def check_links(page, path, files):
     """Links inside the book lead to a file, and to an element of it. ``files`` maps paths to ids of elements."""
     for link in page.select("a[href]"):
         address, fragment = urldefrag(link["href"])
+        address = address.partition("?")[0]
         if re.match(r"[a-z]+:", address) or (not address and not fragment):
             continue
         target = (path.parent / unquote(address)).resolve() if address else path
@@ -100,8 +102,13 @@ def check_links(page, path, files):
 
 @pytest.fixture(scope="module")
 def pages(book):
-    """Every HTML file with its soup."""
-    return {path: soup(path.read_text("utf-8")) for path in sorted(book.html.rglob("*.html"))}
+    """Every HTML file with its soup, but for the browser edition, which is JupyterLab."""
+    own = (path for path in sorted(book.html.rglob("*.html")) if path not in edition(book))
+    return {path: soup(path.read_text("utf-8")) for path in own}
+
+
+def edition(book):
+    return set((book.html / "browser").rglob("*"))
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +126,12 @@ def test_the_build_takes_less_than_a_minute(book):
 
 
 def test_the_site_is_small(book, record_property):
-    size = sum(path.stat().st_size for path in book.html.rglob("*") if path.is_file())
-    record_property("site_bytes", size)
-    print(f"the site has {size / 1e6:.1f} MB")
-    assert size < SIZE_LIMIT
+    files = {path for path in book.html.rglob("*") if path.is_file()}
+    for name, part in (("site", files - edition(book)), ("edition", files & edition(book))):
+        size = sum(path.stat().st_size for path in part)
+        record_property(f"{name}_bytes", size)
+        print(f"the {name} has {size / 1e6:.1f} MB")
+        assert size < SIZE_LIMIT
 
 
 def test_the_pages_are_those_of_the_table_of_contents(book, pages):
@@ -151,10 +160,9 @@ def test_styles_are_local(book):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text("utf-8")), path
 
 
-@pytest.mark.parametrize(
-    ("before", "name", "after"), list(zip([None, *PAGES], PAGES, [*PAGES[1:], None], strict=False))
-)
+@pytest.mark.parametrize(("before", "name", "after"), zip([None, *PAGES], PAGES[:-1], PAGES[1:], strict=False))
 def test_pages_lead_on_and_back(book, pages, before, name, after):
+    """Each but the index, the last one, which Sphinx makes in another way."""
     path = book.html / f"{name}.html"
     for kind, neighbour in (("left-prev", before), ("right-next", after)):
         link = pages[path].select_one(f"a.{kind}")
@@ -162,7 +170,7 @@ def test_pages_lead_on_and_back(book, pages, before, name, after):
         assert not link or (path.parent / link["href"]).resolve() == book.html / f"{neighbour}.html"
 
 
-@pytest.mark.parametrize("name", [page for page in PAGES if not page.startswith("book/")])
+@pytest.mark.parametrize("name", [page for page in PAGES if page.startswith(("notebooks/", "exercises/"))])
 def test_chapters_can_be_downloaded(book, pages, name):
     path = book.html / f"{name}.html"
     notebooks = [(path.parent / a["href"]).resolve() for a in pages[path].select("a[href$='.ipynb']")]
@@ -363,3 +371,23 @@ def test_the_table_of_contents_is_read_in_order(tmp_path):
     toc = tmp_path / "_toc.yml"
     toc.write_text("root: a\nparts:\n- chapters:\n  - {file: b, sections: [{file: c}]}\n- chapters: [{file: d}]\n")
     assert toc_pages(toc) == ["a", "b", "c", "d"]
+
+
+def test_the_index_leads_into_the_chapters(book):
+    page = BeautifulSoup((book.html / "genindex.html").read_text("utf-8"), "html.parser")
+    links = {a.get_text(): a["href"] for a in page.select(".genindextable a")}
+    kerple = "KERPLE: which functions of distance are allowed? (chapter 15)"
+    assert links[kerple] == "notebooks/15_beyond.html#kerple-which-functions-of-distance-are-allowed"
+    assert len([text for text in links if re.search(r"\(chapter \d+\)$", text)]) > 60
+    for link in set(links.values()):
+        name, _, anchor = link.partition("#")
+        assert f'id="{anchor}"' in (book.html / name).read_text("utf-8"), link
+
+
+def test_the_browser_edition_holds_the_package_and_the_notebook(book):
+    edition = book.html / "browser"
+    (wheel,) = edition.glob("pypi/*.whl")
+    assert wheel.name in (edition / "pypi" / "all.json").read_text("utf-8")
+    with zipfile.ZipFile(wheel) as file:
+        assert {"posenc_ref/configs/report.py", "posenc_ref/py.typed"} <= set(file.namelist())
+    assert {p.name for p in (edition / "files").iterdir()} == {"config.json", "configuration.ipynb"}

@@ -417,3 +417,15 @@ def test_what_goes_wrong_is_noticed(browser, site, action, fault):
     watched.page.wait_for_timeout(200)
     watched.context.close()
     assert any(found.startswith(fault) for found in watched.faults), watched.faults
+
+
+def test_the_browser_edition_opens_the_notebook(browser, site):
+    """Without a network: JupyterLab and the notebook are files of the book, only Python itself comes from elsewhere."""
+    watched = Watched(browser, site)
+    watched.page.goto(f"{site}/browser/lab/index.html?path=configuration.ipynb")
+    watched.page.get_by_role("heading", name="Read a model's configuration").first.wait_for()
+    watched.page.get_by_text("config.json").first.wait_for()
+    watched.page.screenshot(path=SHOTS / "browser-edition.png")
+    watched.context.close()
+    asked = [fault for fault in watched.faults if fault.startswith("asks the network")]
+    assert all("cdn.jsdelivr.net/pyodide/" in fault for fault in asked), asked

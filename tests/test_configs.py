@@ -267,6 +267,28 @@ def test_any_text_is_refused(text):
         read_config(text)
 
 
+ALONE = """
+import json, os, socket, subprocess, sys, threading
+from pathlib import Path
+for name in "torch", "transformers", "scipy", "hypothesis", "matplotlib", "resource", "fcntl":
+    sys.modules[name] = None
+os.fork = subprocess.Popen = socket.socket = threading.Thread.start = None
+cells = json.loads(Path("configuration.ipynb").read_text("utf-8"))["cells"]
+(cell, *_) = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+install, _, code = cell.partition("\\n")
+assert install == "%pip install -q posenc_ref"
+exec(code)
+"""
+
+
+def test_the_browser_edition_reads_a_file_with_numpy_alone():
+    """Pyodide has no PyTorch, processes, threads or sockets; the notebook's first cell runs without them."""
+    folder = Path(__file__).parents[1] / "book" / "browser"
+    run = subprocess.run([sys.executable, "-c", ALONE], cwd=folder, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.rstrip() == as_text(read_config((folder / "config.json").read_text("utf-8")))
+
+
 # -- the report ----------------------------------------------------------------------------------------------------
 
 

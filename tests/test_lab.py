@@ -421,7 +421,10 @@ def test_the_command_line_names_what_is_wrong_and_shows_what_is_there(tmp_path):
     for arguments, message in [
         (["train"], "command must be grade, progress, lab or config, got 'train'"),
         (["lab", "run", "--suite", "all"], "suite must be one of book, chapters, full, quick, got 'all'"),
-        (["lab", "run", "--experiment", "full-lengths"], "suite must hold the experiment full-lengths: chapters, full; got"),
+        (
+            ["lab", "run", "--experiment", "full-lengths"],
+            "suite must hold the experiment full-lengths: chapters, full",
+        ),
         (["lab", "show", "nix"], "experiment must be one of quick, full-lengths"),
         (["lab", "show", "quick", "--folder", tmp_path], "missing or of another recipe; make it with: posenc lab run"),
     ]:

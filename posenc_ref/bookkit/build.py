@@ -18,6 +18,11 @@ from posenc_ref.bookkit.browser import build_edition
 ROOT = Path(__file__).parents[2]
 CLAIM = re.compile(r"(^Claim (?:[A-Z]\d+) .+\n  verdict: .+\n  because: .+\n?)", re.MULTILINE)
 """What :func:`posenc_ref.bookkit.claim` printed."""
+METHODS = re.compile(
+    r"\b(ALiBi|CoPE|DeBERTa|FIRE|FLOATER|KERPLE|Llama 3|LongRoPE|NoPE|NTK|RoPE|Sandwich|Shaw|T5|Transformer-XL|xPos|"
+    r"YaRN)\b"
+)
+"""Names that lead from the index to the headings with them."""
 UNUSED = ignore_patterns(
     "*svg*", "mml-*", "*-full*", "asciimath*", "liteDOM*", "node-main*", "latest*", "[!e][a-z].json", "e[!n].json"
 )  # fmt: skip
@@ -32,6 +37,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("build-finished", _copy_mathjax)
     app.connect("env-get-updated", _number_by_chapter, priority=900)  # after Sphinx has numbered
     app.connect("doctree-read", _mark_claims)
+    app.connect("doctree-read", _fill_index)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -83,6 +89,25 @@ def _mark_claims(app: Any, doctree: Any) -> None:
         for name in (id for part in blocks for id in part["ids"] if page.startswith("notebooks/")):
             domain.anonlabels[name] = page, name
             domain.labels[name] = page, name, name
+
+
+def _fill_index(app: Any, doctree: Any) -> None:
+    # Terms of the glossary where a chapter uses them as such, and names of methods in its headings. Sphinx itself lists
+    # the glossary and the package only.
+    if not (chapter := re.match(r"notebooks/0*(\d+)_", app.env.docname)):
+        return
+    found = set()
+    for term in doctree.findall(lambda node: node.tagname == "pending_xref" and node["reftype"] == "term"):
+        section = term
+        while section.tagname != "section":
+            section = section.parent
+        found.add((term["reftarget"], section))
+    for section in doctree.findall(lambda node: node.tagname == "section"):
+        found |= {(name, section) for name in METHODS.findall(section[0].astext())}
+    entries = app.env.get_domain("index").entries.setdefault(app.env.docname, [])
+    for name, section in found:
+        place = f"{section[0].astext().replace(';', ',')} (chapter {chapter[1]})"
+        entries.append(("single", f"{name}; {place}", section["ids"][0], "", None))
 
 
 def _part_of(block: Any, text: str) -> Any:
