@@ -17,7 +17,7 @@ from posenc_ref.lab import corpus, measures, store, tasks
 from posenc_ref.lab.config import Job, config
 from posenc_ref.lab.model import Decoder
 from posenc_ref.lab.run import run
-from posenc_ref.lab.training import parameter_groups, schedule, train
+from posenc_ref.lab.training import batch_loss, parameter_groups, schedule, train
 
 TINY = {"steps": 3, "batch": 4, "length": 16, "measures": ["loss"], "settings": {"loss": {"total": 512}}}
 ENCODINGS = [
@@ -49,6 +49,20 @@ def test_no_token_sees_a_later_one(encoding):
     other[0, 12:] += 7
     a, b = model(tokens), model(other)
     assert torch.allclose(a[0, :12], b[0, :12], atol=1e-5) and not torch.allclose(a[0, 12:], b[0, 12:], atol=1e-3)
+
+
+@pytest.mark.parametrize("windows", [[], [8, 8]], ids=["all keys", "windows"])
+@pytest.mark.parametrize(
+    "encoding", [e for e in ENCODINGS if e not in ("learned", "floater", "multiplicative", "xpos")]
+)
+def test_a_step_runs_on_one_device(encoding, windows):
+    """On the device without numbers, which refuses to mix with the processor. The four left out look at positions."""
+    model = decoder(encoding, windows=windows).to("meta")
+    batch = tasks.draw(config("lm"), 0, torch.Generator().manual_seed(0))
+    batch_loss(model, batch).backward()
+    assert {p.grad.device.type for p in model.parameters() if p.requires_grad} == {"meta"}
+    with pytest.raises(RuntimeError, match="not on the expected device meta"):
+        torch.zeros(3, device="meta") + torch.zeros(3)
 
 
 @pytest.mark.parametrize("encoding", ["rope", "alibi", "t5", "shaw", "deberta", "kerple", "sinusoidal"])

@@ -33,14 +33,16 @@ def connect(scheduler: str | None = None, workers: int = 2) -> Iterator[Client]:
             yield client
 
 
-def run_all(jobs: Sequence[Job], client: Client, folder: Path = store.RESULTS, step: Step | None = None) -> list[Job]:
+def run_all(
+    jobs: Sequence[Job], client: Client, folder: Path = store.RESULTS, step: Step | None = None, device: str = "cpu"
+) -> list[Job]:
     """Run the jobs whose result is not in ``folder`` yet, and save each one as it comes. Returns those that failed.
 
     A job whose worker dies goes to another one. ``step(job, message)`` is called after each job, with an empty
     message if it went well. A worker with another recipe, that is with another version of the course, fails its job.
     """
     missing = [job for job in jobs if not (folder / job.name).exists()]
-    futures = {client.submit(run, job, key=f"{job.name}-{id(job)}", pure=False): job for job in missing}
+    futures = {client.submit(run, job, device, key=f"{job.name}-{id(job)}", pure=False): job for job in missing}
     failed = []
     for future in as_completed(futures):
         job, message = futures[future], ""

@@ -21,6 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     runner.add_argument("--experiment", help="only this one of the suite")
     runner.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, such as tcp://10.0.0.1:8786")
     runner.add_argument("--workers", type=int, default=2, metavar="N", help="local processes without one (default: 2)")
+    runner.add_argument("--device", default="cpu", help="where models are trained, such as cuda (default: cpu)")
     shower = commands.add_parser("show", help="list the experiments, or show the figures of one")
     shower.add_argument("experiment", nargs="?")
     for command in (runner, shower):
@@ -53,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     progress = Progress(len(missing))
     try:
         with connect(options.scheduler, options.workers) as client:
-            failed = run_all(missing, client, options.folder, progress)
+            failed = run_all(missing, client, options.folder, progress, options.device)
     except OSError as error:
         print(f"cannot reach the scheduler: {error}", file=sys.stderr)
         return 2

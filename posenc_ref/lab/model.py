@@ -34,7 +34,7 @@ class Layer(nn.Module):
         if positions is None and self.window_size is None:
             y = sdpa(q, k, v, encoding=encoding, causal=True)
         else:
-            index = torch.arange(x.shape[1])
+            index = torch.arange(x.shape[1], device=x.device)
             mask = causal(index, index)  # by index: padding behind a text may repeat positions
             if self.window_size is not None:
                 mask = mask & window(index, index, self.window_size)
@@ -103,8 +103,10 @@ class Decoder(nn.Module):
                 trace.append((name, x))
             return x
 
+        device = self.embedding.weight.device
+        tokens, positions = tokens.to(device), None if positions is None else positions.to(device)
         encodings = [at_length(e, tokens.shape[1]) for e in self.encodings]
-        at = torch.arange(tokens.shape[1]) if positions is None else positions
+        at = torch.arange(tokens.shape[1], device=device) if positions is None else positions
         x = seen("embedding", encodings[0].embed(self.embedding(tokens) * self.embedding_scale, positions=at))
         for i, (layer, encoding) in enumerate(zip(self.layers, encodings, strict=True), 1):
             assert isinstance(layer, Layer)

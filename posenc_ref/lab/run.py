@@ -17,7 +17,7 @@ DIGITS = 5
 """Significant digits of the figures in a result: more than survive on another machine, fewer than fill the disk."""
 
 
-def run(job: Job) -> dict[str, Any]:
+def run(job: Job, device: str = "cpu") -> dict[str, Any]:
     """Train and measure; return the result, ready for JSON.
 
     ``figures`` depend on the job alone; ``cost`` and ``versions`` on the machine. One thread: sums in another order
@@ -26,12 +26,12 @@ def run(job: Job) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _run(job)
+        return _run(job, device)
     finally:
         torch.set_num_threads(threads)
 
 
-def _run(job: Job) -> dict[str, Any]:
+def _run(job: Job, device: str) -> dict[str, Any]:
     config, curve = job.config, []
     if odd := sorted({*config.measures, *config.watch, *config.settings} - MEASURES.keys()):
         raise ValueError(f"measures must be of {', '.join(MEASURES)}, got {odd[0]!r}")
@@ -44,7 +44,7 @@ def _run(job: Job) -> dict[str, Any]:
         curve.append({"step": step} | take(fit, config.watch))
         overhead += time.process_time() - begin
 
-    fit = train_config(job.encoding, config, job.seed, watch, config.checkpoints)
+    fit = train_config(job.encoding, config, job.seed, watch, config.checkpoints, device)
     training = time.process_time() - start - overhead
     figures = take(fit, [name for name in config.measures if name not in TIMED])
     if curve:
@@ -62,6 +62,7 @@ def _run(job: Job) -> dict[str, Any]:
             "cpu_seconds": rounded(time.process_time() - start, 3),
             "training_tokens_per_second": rounded(tokens / training, 3),
             **rounded(timed, 3),
+            **({} if device == "cpu" else {"device": device}),
         },
         "corpus": corpus.sha256(),
         "versions": {"python": platform.python_version(), "torch": version("torch"), "numpy": version("numpy")},

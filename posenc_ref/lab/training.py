@@ -46,6 +46,7 @@ def train(
     seed: int = 0,
     report: Report | None = None,
     report_at: Sequence[int] = (),
+    device: str = "cpu",
     **overrides: Any,
 ) -> Fit:
     """Train a small decoder with ``encoding`` and return it with its history.
@@ -57,13 +58,15 @@ def train(
     seed : of the initial weights and of the batches. Runs with one seed see the same batches, whatever the encoding;
         on one machine and one thread the same seed gives the same bits.
     report : called as ``report(step, fit)`` after the steps in ``report_at`` (0: before the first one).
+    device : where the steps run, such as ``"cuda"``. Weights and batches are drawn on the processor, whatever it is, and
+        the model is back there for each report and at the end.
     overrides : settings of :class:`posenc_ref.lab.config.Config`.
 
     >>> fit = train("rope", steps=2, batch=2, length=8)
     >>> len(fit.losses), 4 < fit.losses[0] < 6                       # ln 80 is 4.4; a random head is surer, and wrong
     (2, True)
     """
-    return train_config(encoding, config(task, **overrides), seed, report, report_at)
+    return train_config(encoding, config(task, **overrides), seed, report, report_at, device)
 
 
 def train_config(
@@ -72,6 +75,7 @@ def train_config(
     seed: int,
     report: Report | None = None,
     report_at: Sequence[int] = (),
+    device: str = "cpu",
 ) -> Fit:
     """:func:`train` with all settings in one."""
     with torch.random.fork_rng(devices=[]):  # initialisation in torch.nn has no generator; the caller's state stays
@@ -79,7 +83,7 @@ def train_config(
         model = Decoder(config, tasks.vocabulary_size(config.task), encoding)
     fit = Fit(config, seed, copy.deepcopy(model), model, [], [], [])
     generator = torch.Generator().manual_seed(seed)
-    optimise(fit, lambda step: tasks.draw(config, step, generator), report, report_at)
+    optimise(fit, lambda step: tasks.draw(config, step, generator), report, report_at, device)
     return fit
 
 
@@ -88,6 +92,7 @@ def optimise(
     draw: Callable[[int], tasks.Batch],
     report: Report | None = None,
     report_at: Sequence[int] = (),
+    device: str = "cpu",
 ) -> None:
     """Take the steps of AdamW, β = (0.9, 0.95), on batches ``draw(step)``, and append to the history."""
     config, model, steps = fit.config, fit.model, fit.config.steps
@@ -96,6 +101,7 @@ def optimise(
     parameters = [p for group in groups for p in group["params"]]
     if report and 0 in report_at:
         report(0, fit)
+    model.to(device)
     for step in range(steps):
         factor = schedule(step, steps, config)
         for group in optimizer.param_groups:
@@ -109,7 +115,10 @@ def optimise(
         fit.gradient_norms.append(norm.item())
         fit.learning_rates.append(config.learning_rate * factor)
         if report and step + 1 in report_at:
+            model.to("cpu")
             report(step + 1, fit)
+            model.to(device)
+    model.to("cpu")
 
 
 def schedule(step: int, steps: int, config: Config) -> float:
@@ -129,7 +138,8 @@ def schedule(step: int, steps: int, config: Config) -> float:
 def batch_loss(model: Decoder, batch: tasks.Batch) -> Tensor:
     """Mean cross-entropy in nats over the targets that count."""
     logits = model(batch.tokens, batch.positions)
-    return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=tasks.IGNORED)
+    targets = batch.targets.flatten().to(logits.device)
+    return F.cross_entropy(logits.flatten(0, 1), targets, ignore_index=tasks.IGNORED)
 
 
 def parameter_groups(model: Decoder, config: Config) -> list[dict[str, Any]]:
