@@ -58,8 +58,8 @@ def train(
     seed : of the initial weights and of the batches. Runs with one seed see the same batches, whatever the encoding;
         on one machine and one thread the same seed gives the same bits.
     report : called as ``report(step, fit)`` after the steps in ``report_at`` (0: before the first one).
-    device : where the steps run, such as ``"cuda"``. Weights and batches are drawn on the processor, whatever it is, and
-        the model is back there for each report and at the end.
+    device : where the steps run, such as ``"cuda"``. Weights and batches are drawn on the processor, and the model is
+        back there for each report and at the end.
     overrides : settings of :class:`posenc_ref.lab.config.Config`.
 
     >>> fit = train("rope", steps=2, batch=2, length=8)
