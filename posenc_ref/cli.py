@@ -1,5 +1,7 @@
 """The command ``posenc``: grade exercises, show progress, run experiments, read a model's configuration."""
 
+import io
+import os
 import sys
 
 HELP = """usage: posenc {grade,progress,lab,config} ...
@@ -16,12 +18,26 @@ posenc grade --help, posenc lab run --help and posenc config --help say more."""
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status.
 
+    Whoever reads the output may stop reading (``| head``), and a console may lack a character: neither is an error.
+
     >>> main(["help"]).bit_length()
     usage: posenc {grade,progress,lab,config} ...
     ...
     0
     """
-    command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["help"]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        status = _main((sys.argv[1:] if arguments is None else arguments) or ["help"])
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left has no reader
+        return 141
+
+
+def _main(arguments: list[str]) -> int:
+    command, *rest = arguments
     if command in ("grade", "progress"):
         from posenc_ref.grading.__main__ import main as grading
 

@@ -25,6 +25,7 @@ from posenc_ref.grading import check, progress, report
 from posenc_ref.grading.checker import verdict_on
 from posenc_ref.grading.exercise import all_exercises, compare, find_exercise, same_answer
 from posenc_ref.grading.grade import Graded, Grader, Row
+from posenc_ref.grading.journal import journal_of
 from posenc_ref.grading.notebooks import released
 from posenc_ref.grading.sandbox import Limits, Run, Sandbox
 from posenc_ref.grading.show import show_sides
@@ -40,6 +41,7 @@ BWRAP = pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap: 
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("POSENC_PROGRESS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def right(x, positions):
@@ -635,7 +637,7 @@ def test_interrupting_the_grader_is_one_line(learner, capsys, monkeypatch):
 
     monkeypatch.setattr(Grader, "grade", interrupt)
     assert command.main([str(learner)]) == 130
-    assert "Interrupted. For a class, the same command goes on from here." in capsys.readouterr().err
+    assert "Interrupted. The same command goes on from here." in capsys.readouterr().err
 
 
 # --- classes: interrupted, large, with odd names
@@ -691,6 +693,10 @@ def graded(room, *arguments):
     return command.main([str(room), "--chapter", "8", *arguments])
 
 
+def journal(room):
+    return journal_of(room / "report.json")
+
+
 def names_of(box):
     return sorted(code.rpartition("# ")[2] for code in box.ran)
 
@@ -712,31 +718,36 @@ def reports(room):
 def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_happened(room, box, capsys):
     box.on = interrupt_at("cy")
     assert graded(room) == 130
-    assert not (room / "report.json").exists() and (room / "report.partial").exists()
+    assert not (room / "report.json").exists() and journal(room).exists()
+    assert not (room / "report").exists(), "a page names the seed, and the run has not ended"
     box.ran, box.on = [], lambda code: None
     assert graded(room) == 0
     assert names_of(box) == ["cy"]
     text = capsys.readouterr().out
     assert "Going on with an interrupted run: 2 of them are done." in text
-    assert not (room / "report.partial").exists()
+    assert not journal(room).exists()
     after = reports(room)
     assert graded(room, "--seed", re.search(r"Seed (\d+)", text)[1]) == 0
     assert reports(room) == after and len(after) == 6
 
 
-def test_a_learner_cannot_hand_in_a_journal(room, box, tmp_path):
-    """A folder that is graded alone is the learner's: an earlier run's file in it may be forged, or a link."""
+def test_a_learner_cannot_hand_in_a_journal(room, box):
+    """Whoever writes a journal decides the grades: none is read from where learners' files lie."""
     box.on = interrupt_at("cy")
     assert graded(room) == 130
-    amy, precious = room / "amy", tmp_path / "precious"
-    shutil.move(room / "report.partial", amy)
+    shutil.move(journal(room), room / "report.partial")
+    shutil.copy(room / "report.partial", room / "amy")
     box.ran, box.on = [], lambda code: None
-    assert graded(amy) == 0
-    assert names_of(box) == ["amy"]
-    precious.write_text("mine")
-    (amy / "report.partial").symlink_to(precious)
-    assert graded(amy) == 0
-    assert precious.read_text() == "mine"
+    assert graded(room) == 0 and graded(room / "amy") == 0
+    assert names_of(box) == ["amy", "amy", "bo", "cy"]
+
+
+def test_the_seed_of_another_run_is_not_used_again(room, box, capsys):
+    box.on = interrupt_at("cy")
+    assert graded(room) == 130
+    seed, box.on = json.loads(journal(room).read_text("utf-8").splitlines()[0])["seed"], lambda code: None
+    assert graded(room, "--chapter", "10") == 0
+    assert f"Seed {seed}." not in capsys.readouterr().out
 
 
 def test_reports_of_an_earlier_run_are_no_learner(room, box, tmp_path):
@@ -744,6 +755,31 @@ def test_reports_of_an_earlier_run_are_no_learner(room, box, tmp_path):
     assert graded(room, "--html", str(tmp_path / "elsewhere.html")) == 0
     learners = json.loads((room / "report.json").read_text("utf-8"))["learners"]
     assert [g["name"] for g in learners] == ["amy", "bo", "cy"]
+
+
+def test_a_layout_in_which_nobody_has_a_notebook_is_refused(room, box, capsys):
+    before = graded(room), sorted(room.rglob("report*"))
+    for name in ("amy", "bo", "cy"):
+        (room / name / "08_rope").mkdir()
+        shutil.move(room / name / "08_rope.ipynb", room / name / "08_rope")
+    assert graded(room) == 2
+    error = capsys.readouterr().err
+    assert (
+        "nobody handed in 08_rope.ipynb" in error
+        and "amy/08_rope/08_rope.ipynb is there: is --assignment right?" in error
+    )
+    assert sorted(room.rglob("report*")) == before[1]
+
+
+def test_a_chapter_beside_learners_is_refused(room, box, capsys):
+    shutil.copy(room / "amy" / "08_rope.ipynb", room)
+    assert graded(room) == 2
+    assert "holds a chapter and a learner's folder, amy" in capsys.readouterr().err
+
+
+def test_each_report_has_a_file_of_its_own(room, box, capsys):
+    assert graded(room, "--csv", "r.json", "--json", "r.json") == 2
+    assert "must be different files" in capsys.readouterr().err
 
 
 def test_the_page_of_a_class_needs_an_ending(room, box, capsys):
@@ -754,8 +790,8 @@ def test_the_page_of_a_class_needs_an_ending(room, box, capsys):
 @pytest.mark.parametrize(("change", "again"), [
     (lambda room: answering(room / "amy", f"{RIGHT}\n# amy"), ["cy"]),
     (lambda room: answering(room / "amy", f"{RIGHT}\n# changed\n# amy"), ["amy", "cy"]),
-    (lambda room: (room / "report.partial").write_bytes((room / "report.partial").read_bytes()[:-9]), ["bo", "cy"]),
-    (lambda room: (room / "report.partial").write_bytes(b"\xff\n"), ["amy", "bo", "cy"]),
+    (lambda room: journal(room).write_bytes(journal(room).read_bytes()[:-9]), ["bo", "cy"]),
+    (lambda room: journal(room).write_bytes(b"\xff\n"), ["amy", "bo", "cy"]),
 ])  # fmt: skip
 def test_going_on_grades_anew_what_changed_or_was_lost(room, box, change, again):
     box.on = interrupt_at("cy")
@@ -891,8 +927,8 @@ def test_progress_shows_what_is_done_and_the_next_exercise(learner, tmp_path, ca
     text = capsys.readouterr().out
     count = sum(e.chapter == "08_rope" for e in all_exercises())
     assert re.search(rf"Chapter 8: rotary position embedding +■{'□' * (count - 1)} +1 of {count}  5 attempts\n", text)
-    assert re.search(r"Chapter 1: attention without order +□+ +0 of \d+\n", text)
-    assert f"Done: 1 of {len(all_exercises())} exercises.\n" in text
+    assert "Chapter 1" not in text, "a notebook that was not handed out"
+    assert f"Done: 1 of {count} exercises.\n" in text
     assert "Next: exercise 8.2, Frequencies when part of a head turns (●" in text and "in 08_rope.ipynb.\n" in text
     assert text.endswith("  Last time: The base is 1000 here.\n")
 

@@ -152,7 +152,8 @@ def test_grades_and_diagnoses_reach_the_gradebook(course, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--assignment", "nothing"], f"the gradebook has no assignment nothing; it has {CHAPTER}"),
-    (["--assignment", CHAPTER, "--gradebook", "sqlite:////no/such/folder/gradebook.db"], "cannot be opened"),
+    (["--assignment", CHAPTER, "--gradebook", "sqlite:////no/such/folder/gradebook.db"], "is not there"),
+    (["--assignment", CHAPTER, "--gradebook", "no URL"], "cannot be opened"),
 ])  # fmt: skip
 def test_a_gradebook_that_cannot_be_used_is_said_before_grading(course, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(course.root)

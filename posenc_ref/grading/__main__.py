@@ -15,7 +15,7 @@ from posenc_ref.files import write_whole
 from posenc_ref.grading import gradebook, progress, report
 from posenc_ref.grading.exercise import Exercise, all_exercises
 from posenc_ref.grading.grade import Graded, Grader
-from posenc_ref.grading.journal import Journal, earlier_run, version
+from posenc_ref.grading.journal import Journal, earlier_run, journal_of, version
 from posenc_ref.grading.sandbox import Sandbox
 
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nInterrupted. For a class, the same command goes on from here.", file=sys.stderr)
+        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         return 130
 
 
@@ -42,8 +42,7 @@ def _grade(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="posenc grade",
         description="Grade exercise notebooks. Answers run in a sandbox on inputs drawn anew for each run.",
-        epilog="For a class, an interrupted run goes on with the same command. "
-        "For authors: python -m posenc_ref.grading release",
+        epilog="An interrupted run goes on with the same command. For authors: python -m posenc_ref.grading release",
     )
     parser.add_argument(
         "paths", nargs="*", type=Path, default=[Path("exercises")], metavar="PATH",
@@ -87,6 +86,11 @@ def _grade(arguments: list[str]) -> int:
     if double := next((name for name in names if names.count(name) > 1), None):
         raise Refused(f"two learners are called {double}; rename a folder")
     a_class = len(folders) > 1 or folders[0][1] not in options.paths
+    if not any((folder / f"{e.chapter}.ipynb").exists() for _, folder in folders for e in exercises):
+        wanted = " or ".join(f"{chapter}.ipynb" for chapter in dict.fromkeys(e.chapter for e in exercises))
+        lies = next((p for path in options.paths for p in sorted(path.rglob("*.ipynb"))), None)
+        hint = f"; {lies} is there: is --assignment right?" if lies else ""
+        raise Refused(f"nobody handed in {wanted}{hint}")
     sandbox = Sandbox()
     if not sandbox.strong:
         if a_class and not options.allow_weak_isolation:
@@ -97,7 +101,10 @@ def _grade(arguments: list[str]) -> int:
     elif not sandbox.bounded:
         print(f"Isolation: {sandbox.isolation}.")
     csv = options.csv or (html.with_suffix(".csv") if a_class else None)
-    run = _Run(folders, exercises, sandbox, options.json or folder / "report.json", html, csv, a_class)
+    json = options.json or folder / "report.json"
+    if len({path.resolve() for path in (html, csv, json) if path}) < 2 + bool(csv):
+        raise Refused("--json, --csv and --html must be different files")
+    run = _Run(folders, exercises, sandbox, json, html, csv, a_class)
     written = run(options.seed, options.anew)
     if options.gradebook:
         unknown = gradebook.record(options.gradebook, options.assignment, run.journal)
@@ -136,6 +143,10 @@ def learners(path: Path, assignment: str = "", pages: Path = Path("report")) -> 
     found = [(n, p) for n, p in found if _holds_notebooks(p) or (n != "report" and p.resolve() != pages.resolve())]
     a_chapter_is_here = any((path / f"{e.chapter}.ipynb").exists() for e in all_exercises())
     stray = any(path.glob("*.ipynb")) and any(any(folder.glob("*.ipynb")) for _, folder in found)
+    if a_chapter_is_here and not assignment:
+        chapters = {e.chapter for e in all_exercises()}
+        if inside := [n for n, p in found if n != "source" and any(f.stem in chapters for f in p.glob("*.ipynb"))]:
+            raise Refused(f"{path} holds a chapter and a learner's folder, {inside[0]}: move one of them")
     if assignment:
         found = [(name, p if p.is_symlink() else p / assignment) for name, p in found]
     elif a_chapter_is_here or (any(path.glob("*.ipynb")) and not stray):
@@ -172,16 +183,20 @@ class _Run:
 
     def __call__(self, seed: int | None, anew: bool) -> list[str | Path]:
         """Grade, print and write; returns what was written."""
-        path = self.json.with_suffix(".partial")
-        anew = anew or not self.a_class  # one learner's folder is the learner's: a journal there may be forged
-        begun: object = None if anew else earlier_run(path).get("seed")
-        earlier = begun if isinstance(begun, int) and seed in (None, begun) else None
-        self.seed = seed if seed is not None else secrets.randbelow(10**12) if earlier is None else earlier
-        depends = {"seed": self.seed, "isolation": self.sandbox.isolation, "version": version()}
+        path = journal_of(self.json)
+        depends = {
+            "isolation": self.sandbox.isolation,
+            "version": version(),
+            "exercises": [e.id for e in self.exercises],
+        }
+        begun = {} if anew else earlier_run(path)
+        # The seed of another run may be known to the learners by now.
+        earlier = begun.get("seed") if begun == depends | {"seed": begun.get("seed")} else None
+        self.seed = next((n for n in (seed, earlier) if n is not None), secrets.randbelow(10**12))
         try:
             if anew:
                 path.unlink(missing_ok=True)
-            self.journal = Journal(path, depends | {"exercises": [e.id for e in self.exercises]})
+            self.journal = Journal(path, depends | {"seed": self.seed})
         except OSError as error:
             raise Refused(f"cannot write {path}: {error.strerror}") from None
         try:
@@ -200,10 +215,10 @@ class _Run:
         for last in grader.grade(self.folders, step, self.journal.find):
             self.journal.add(last)
             summaries.append(report.summary(last))
-            if self.a_class:
-                self._write_page(last)
         assert last is not None
         if self.a_class:
+            for graded in self.journal:  # not before the end: a page names the seed
+                self._write_page(graded)
             print(report.overview(summaries))
             page = report.class_html(summaries, self.seed, isolation, self.pages.name)
         else:
@@ -261,7 +276,8 @@ def _progress(arguments: list[str]) -> int:
         entries = progress.read(path)
     except OSError as error:
         raise Refused(f"cannot read {path}: {error.strerror}") from None
-    print(progress.summary(all_exercises(), entries))
+    given = [e for e in all_exercises() if (folder / f"{e.chapter}.ipynb").exists()]
+    print(progress.summary(given or all_exercises(), entries))
     return 0
 
 

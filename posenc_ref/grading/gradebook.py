@@ -1,6 +1,8 @@
 """Scores of the trusted grader in nbgrader's gradebook, where its own autograder would have put them."""
 
+import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from posenc_ref.grading.exercise import find_exercise
@@ -23,7 +25,8 @@ def record(url: str, assignment: str, learners: Iterable[Graded]) -> list[str]:
     from sqlalchemy.exc import SQLAlchemyError
 
     unknown: dict[str, None] = {}
-    with _opened(url) as gradebook:
+    with _opened(url) as gradebook, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nbgrader's own, about its sessions
         _assignment(gradebook, assignment)
         try:
             for graded in learners:
@@ -59,6 +62,8 @@ def _opened(url: str) -> Any:
         from nbgrader.api import Gradebook
     except ModuleNotFoundError:
         raise ModuleNotFoundError("nbgrader is missing: pip install 'posenc-ref[test]'", name="nbgrader") from None
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
+        raise GradebookError(f"{url} is not there (nbgrader generate_assignment makes it)")
     try:
         return Gradebook(url)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -77,6 +78,15 @@ class Journal:
         self._file.close()
         if done:
             self.path.unlink(missing_ok=True)
+
+
+def journal_of(report: Path) -> Path:
+    """Where the journal of the run that writes that report lies: in the grader's own folder, where no learner's files
+    are, since whoever writes a journal decides the grades.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "posenc")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / f"{hashlib.sha256(bytes(report.resolve())).hexdigest()[:16]}.partial"
 
 
 def earlier_run(path: Path) -> dict[str, Any]:
