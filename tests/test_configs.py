@@ -7,6 +7,7 @@ import copy
 import io
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def test_entries_by_layer_type_are_for_families_that_have_them():
         ('{"a": 1, "a": 2}', '"a" twice'), ("[" * 100_000, "nested too deep"),
         ('{"a": ' + "9" * 5000 + "}", "too long"),
         ("{}", "model_type is missing"), ('{"model_type": 3}', "model_type must be a text, got 3"),
-        ('{"model_type": "lama"}', 'did you mean "llama"'), ('{"model_type": "qwen9"}', 'did you mean "qwen'),
+        ('{"model_type": "lama"}', 'nearest name is "llama"'), ('{"model_type": "qwen9"}', 'nearest name is "qwen'),
         ('{"model_type": "zzzz"}', "Known: albert, "),
         ('{"model_type": "gemma3"}', "text_config is missing"),
         ('{"model_type": "llava", "text_config": {"model_type": "xyz"}}', "text_config.model_type"),
@@ -205,6 +206,12 @@ def test_files_that_are_no_configuration(text, words):
         ({"model_type": "deberta"}, "relative_attention is not true"),
         ({"model_type": "deberta", "relative_attention": True, "pos_att_type": ["p2p"]}, "must hold c2p and p2c"),
         ({"model_type": "bloom", "num_attention_heads": None}, "is missing"),
+        ({"model_type": "phi3", "rope_scaling": {"rope_type": "linear", "factor": 2}}, "default or longrope"),
+        ({"model_type": "mpt", "n_heads": 8, "attn_config": {"alibi": False, "rope": True}}, "rope must be false"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}, "learned_pos_emb": False}, "must not both be false"),
+        ({"rope_scaling": YARN | {"mscale": 1e200}}, "must be at most 1e6"),
+        ({"model_type": "x", "text_config": {"model_type": []}}, '"x" is not known'),
+        ({"model_type": "gemma2", "sliding_window": 64, "use_bidirectional_attention": True}, "must be false"),
         ({"model_type": "mistral"}, "sliding_window is missing: null for none"),
         ({"model_type": "qwen3_moe", "use_sliding_window": True}, "use_sliding_window must be false"),
         ({"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.001}}, "must leave a pair of 128"),
@@ -265,6 +272,45 @@ def test_right_or_refused(data):
 def test_any_text_is_refused(text):
     with pytest.raises(ConfigError):
         read_config(text)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"model_type": "gpt_neox", "rope_theta": 1e6}, "Field rope_theta (GPT-NeoX has rotary_emb_base) is not used here"),
+    ({"model_type": "bloom", "dtype": "bfloat16"}, "casts slope × position to bfloat16"),
+    ({"model_type": "mpt", "n_heads": 8, "attn_config": {"alibi_bias_max": 8}}, "attn_config.alibi is absent"),
+    ({"rope_theta": None}, "rope_theta is null, which is not absent"),
+    ({"model_type": "olmo2", "layer_types": ["full_attention"] * 2}, "Field layer_types is not used here"),
+])  # fmt: skip
+def test_more_traps_are_named(changes, words):
+    assert any(words in warning for warning in read_config(LLAMA | changes).warnings)
+
+
+def test_half_a_weight_is_that_of_the_slopes_in_effect():
+    """Falcon divides slopes by √head_dim, with the logits."""
+    bloom, falcon = (
+        dict(read_config(LLAMA | {"model_type": m, "alibi": True}).layers[0].facts)["Half at"].split(",")[0]
+        for m in ("bloom", "falcon")
+    )
+    assert float(falcon) == pytest.approx(float(bloom) * 128**0.5, rel=0.01)
+
+
+def test_pairs_are_counted_in_the_texts_that_a_set_serves():
+    text = as_text(
+        read_config(LLAMA | {"model_type": "phi3", "rope_scaling": LONG, "original_max_position_embeddings": 512})
+    )
+    first, second = text.split("Texts over 512 tokens")
+    assert "pairs in 512 tokens" in first and "pairs in 4,096 tokens" in second
+
+
+def test_whoever_stops_reading_gets_no_traceback(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA), "utf-8")
+    command = f"{sys.executable} -m posenc_ref.cli config {path}"
+    run = subprocess.run(f"{command} | head -n 1", shell=True, capture_output=True, text=True, check=False)
+    assert run.stdout.startswith("LLaMA") and run.stderr == ""
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    run = subprocess.run(command.split(), env=ascii_only, capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and run.stderr == ""
 
 
 ALONE = """

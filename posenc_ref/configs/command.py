@@ -23,18 +23,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--plot", metavar="FILE.png", help="draw wavelengths, slopes or buckets (needs matplotlib)")
     options = parser.parse_args(arguments)
     try:
-        text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8-sig")
-        model = read_config(text)
-        if options.plot:
-            plot(model, options.plot)
-    except ImportError:
-        print("posenc config: --plot needs matplotlib: pip install matplotlib", file=sys.stderr)
-        return 2
-    except ValueError as error:  # a ConfigError, no UTF-8, nothing to draw, an unknown ending
+        text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
+        model = read_config(text.removeprefix("\ufeff"))
+        said = json.dumps(as_json(model), indent=2, allow_nan=False) if options.json else as_text(model)
+    except (ValueError, OverflowError) as error:  # a ConfigError, no UTF-8, numbers beyond all bounds
         print(f"posenc config: {options.file}: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # no such file, a folder
         print(f"posenc config: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(as_json(model), indent=2, allow_nan=False) if options.json else as_text(model))
+    try:
+        if options.plot is not None:
+            plot(model, options.plot)
+    except ImportError:
+        print("posenc config: --plot needs matplotlib: pip install matplotlib", file=sys.stderr)
+        return 2
+    except (ValueError, OSError) as error:  # nothing to draw, an unknown ending, a folder that is not there
+        print(f"posenc config: {str(error) if '--plot' in str(error) else f'--plot: {error}'}", file=sys.stderr)
+        return 2
+    print(said)
     return 0

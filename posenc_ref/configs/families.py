@@ -86,8 +86,8 @@ FAMILIES: dict[str, Family] = {
     "qwen2_moe": _rope("Qwen 2 MoE", window="late"),
     "qwen3": _rope("Qwen 3", head_dim=128, window="late"),
     "qwen3_moe": _rope("Qwen 3 MoE"),
-    "qwen2_vl_text": _rope("Qwen2-VL, language model", base=1e6, notes=(_VL_NOTE,)),
-    "qwen2_5_vl_text": _rope("Qwen2.5-VL, language model", base=1e6, notes=(_VL_NOTE,)),
+    "qwen2_vl_text": _rope("Qwen2-VL, language model", base=1e6, window="late", notes=(_VL_NOTE,)),
+    "qwen2_5_vl_text": _rope("Qwen2.5-VL, language model", base=1e6, window="late", notes=(_VL_NOTE,)),
     "gemma": _rope("Gemma", head_dim=256),
     "gemma2": _rope("Gemma 2", head_dim=256, every=("", 2, 1)),
     "gemma3_text": _rope(

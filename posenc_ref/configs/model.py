@@ -17,7 +17,9 @@ from posenc_ref.embedding.sinusoidal import sinusoidal
 
 OFFSETS = (-1000, -100, -20, -8, -1, 0, 1, 8, 20, 100, 1000)
 """Key minus query, for which reports show buckets."""
-_POSITIONAL = re.compile(r"rope|rotary|position|alibi|theta|relative|sliding|max_seq|seq_len|mrope|n_ctx")
+_POSITIONAL = re.compile(
+    r"rope|rotary|position|alibi|theta|relative|sliding|max_seq|seq_len|n_ctx|layer_types|chunk|window|attention_layers"
+)
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ def read_config(source: str | dict[str, Any]) -> Model:
 
     Raises :class:`ConfigError` for what cannot be read for sure: unknown model types, missing or malformed fields.
 
-    >>> read_config('{"model_type": "lama"}')
+    >>> read_config("{}")
     Traceback (most recent call last):
-    posenc_ref.configs.reading.ConfigError: model_type "lama" is not known; did you mean "llama"?
+    posenc_ref.configs.reading.ConfigError: model_type is missing: it tells which code the model runs
     >>> text = '{"model_type": "bloom", "n_head": 8, "n_layer": 2, "hidden_size": 64}'
     >>> read_config(text).layers[0].values["slopes"][:2]
     [0.5, 0.25]
@@ -113,7 +115,8 @@ def _language_model(content: dict[str, Any], warn: Warn) -> tuple[Fields, Family
         name = WRAPPERS[name]
     if name not in FAMILIES:
         hint = ""
-        if isinstance(text := content.get("text_config"), dict) and text.get("model_type") in FAMILIES:
+        text = content.get("text_config")
+        if isinstance(text, dict) and str(text.get("model_type")) in FAMILIES:
             hint = f'; its text_config, of type "{text["model_type"]}", can be read as a file of its own'
         raise ConfigError(_unknown("model_type", name) + hint)
     family = FAMILIES[name]
@@ -121,8 +124,12 @@ def _language_model(content: dict[str, Any], warn: Warn) -> tuple[Fields, Family
 
 
 def _known(config: Fields) -> Fields:
-    """Mark the fields of which nothing has to be said: they repeat another."""
+    """Mark the fields of which nothing has to be said, as they repeat another; leave out those that are not read."""
     config.read.update(("n_ctx", "original_rope"))
+    if config.content["model_type"] == "gpt_neox":  # its class reads rotary_emb_base and rotary_pct, and no other name
+        for name in ("rope_theta", "partial_rotary_factor"):
+            if name in config.content:
+                config.content[f"{name} (GPT-NeoX has {config.names[name][0]})"] = config.content.pop(name)
     return config
 
 
@@ -130,7 +137,9 @@ def _unknown(place: str, name: str) -> str:
     known = [*FAMILIES, *WRAPPERS]
     near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
     text = f'{place} "{name[:60]}" is not known'
-    return text + (f'; did you mean "{near[0]}"?' if near else f". Known: {', '.join(sorted(known))}")
+    if near:
+        return f'{text}; the nearest name is "{near[0]}", perhaps another model'
+    return f"{text}. Known: {', '.join(sorted(known))}"
 
 
 def _kind(config: Fields, family: Family, model_type: str) -> str:
@@ -138,7 +147,11 @@ def _kind(config: Fields, family: Family, model_type: str) -> str:
         return "alibi"
     if model_type == "mpt":
         attention = config.table("attn_config")
+        if attention and attention.flag("rope"):
+            raise ConfigError("attn_config.rope must be false: MPT with rotary positions is not described here")
         if attention and attention.flag("alibi") is False:
+            if config.flag("learned_pos_emb") is False:
+                raise ConfigError("learned_pos_emb and attn_config.alibi must not both be false: no encoding is left")
             return "learned"
     if model_type == "distilbert" and config.flag("sinusoidal_pos_embds"):
         return "sinusoidal"
@@ -208,7 +221,7 @@ def _layer_kinds(
         types = ["full_attention" if s else "sliding_attention" for s in special]
     elif types is None:
         given = config.integer("max_window_layers", 0)
-        first = (28 if given is None else given) if family.window == "late" else 0
+        first = 0 if family.window != "late" else given if given is not None else 80 if model_type in MROPE else 28
         types = ["sliding_attention" if _slides(config, family) and i >= first else "full_attention"
                  for i in range(count)]  # fmt: skip
     if family.no_rope == "full" and not (model_type == "exaone4" and _no_window(config)):
@@ -273,6 +286,8 @@ def _window(config: Fields, family: Family, layer_type: str) -> int | None:
         return None
     if layer_type == "chunked_attention":
         return config.integer("attention_chunk_size")
+    if config.flag("use_bidirectional_attention"):
+        raise ConfigError("use_bidirectional_attention must be false: its windows are not described here")
     return config.integer("sliding_window") or config.integer("local_attention")
 
 
@@ -319,27 +334,35 @@ def _heads(config: Fields) -> int:
 def _alibi(config: Fields, family: Family, model_type: str, context: int | None, warn: Warn) -> Layers:
     heads, largest = _heads(config), 8.0
     attention = config.table("attn_config") if model_type == "mpt" else None
+    if attention and attention.flag("alibi") is None:
+        warn("attn_config.alibi is absent: transformers takes true, the authors' code may take false.")
     if attention:
         largest = attention.number("alibi_bias_max", 0, above=True) or 8.0
         if largest != 8:
             warn(f"attn_config.alibi_bias_max {largest:g}: transformers 5.24 does not read it and takes 8.")
     values = slopes(heads) ** (largest / 8)
+    weaker = read_head_dim(config, family, warn) ** 0.5 if model_type == "falcon" else 1.0
     facts = [
         ("Bias", "each head adds slope · (key − query) to its logits: 0 for the token itself, less for farther keys"),
         ("Slopes", f"{heads} heads, in this order: {_few(values)}"),
-        ("Half at", f"{_few(np.log(2) / values, '.3g')} tokens of distance halve a weight"),
+        ("Half at", f"{_few(np.log(2) / values * weaker, '.3g')} tokens of distance halve a weight"),
     ]
     numbers: dict[str, Any] = {"slopes": values.tolist()}
     if heads & (heads - 1):
         facts.append(("Order", "not sorted: heads are no power of two, and the rest is appended. Do not sort them."))
     if model_type == "falcon":
-        head_dim = read_head_dim(config, family, warn)
-        numbers["slopes_after_scaling"] = (values / head_dim**0.5).tolist()
-        root, small = head_dim**0.5, _few(values / head_dim**0.5)
+        numbers["slopes_after_scaling"] = (values / weaker).tolist()
+        small, head_dim = _few(values / weaker), round(weaker**2)
         facts.append(
-            ("Scaling", f"added before the division by √{head_dim}: slopes in effect {root:.4g} times less, {small}")
+            ("Scaling", f"added before the division by √{head_dim}: slopes in effect {weaker:.4g} times less, {small}")
         )
         warn("Falcon rounds slopes, and slope times position, to bfloat16: distances of far keys are coarse.")
+    dtype = config.content.get("dtype") or config.content.get("torch_dtype")
+    if model_type == "bloom" and dtype in ("bfloat16", "float16"):
+        warn(
+            f"transformers casts slope × position to {dtype}: near keys of a long text share one bias. A port does "
+            "better with distances, in float32."
+        )
     return Layers("alibi", facts=tuple(facts), values=numbers)
 
 

@@ -93,6 +93,8 @@ def _group_rows(model: Model, group: Layers, first: Layers | None) -> list[str]:
     if group.layer_type != "full_attention":
         word = "Chunks" if group.layer_type == "chunked_attention" else "Window"
         size = f"{group.window:,} tokens" if group.window else "its size is not in the file"
+        if model.model_type == "modernbert" and group.window:
+            size += f", {group.window // 2:,} to each side"
         lines += _row(word, size)
     for label, text in group.facts:
         lines += _row(label, text)
@@ -179,8 +181,8 @@ def _turning(rotary: Rotary, found: Frequencies, context: int | None, window: in
     parts = []
     if rotary.original:
         parts.append(f"{_slow(rotary.plain, rotary.original)} of {len(rotary.plain)} pairs in training")
-    if reach := min((n for n in (context, window) if n), default=None):
-        where = f"{reach:,} tokens" if reach == context else f"the {reach:,} tokens in reach"
+    if reach := min((n for n in (found.longest or context, window) if n), default=None):
+        where = f"{reach:,} tokens" if reach != window else f"the {reach:,} tokens in reach"
         parts.append(f"{_slow(found.inv_freq, reach)} of {len(rotary.plain)} pairs in {where}")
     return _row("No full turn", "; ".join(parts)) if parts else []
 
@@ -321,7 +323,7 @@ def plot(model: Model, path: str) -> None:
         values = groups[0].values
         for name in ("encoder_buckets", "decoder_buckets", "buckets", "rows"):
             if name in values:
-                ax.plot(values["offsets"], values[name], "o-", ms=3, lw=1, label=name.replace("_", " "))
+                ax.plot(values["offsets"], values[name], "o", ms=4, label=name.replace("_", " "))
         ax.set(xlabel="key − query in tokens", ylabel="row of the learned table", xscale="symlog")
         ax.legend(frameon=False)
     ax.set_title(f"{model.family.title}", loc="left", fontsize=11)

@@ -45,6 +45,8 @@ class Frequencies:
     when: str
     inv_freq: Array
     attention_factor: float
+    longest: int | None = None
+    """Tokens of the longest text with this set, where the file's context does not tell."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def read_head_dim(config: Fields, family: Family, warn: Warn) -> int:
 
 
 def _layout(config: Fields, family: Family) -> Layout:
-    if "qk_rope_head_dim" in family.names.get("head_dim", ()) and config.flag("rope_interleave") is False:
+    if config.content.get("model_type") == "deepseek_v3" and config.flag("rope_interleave") is False:
         return "half"
     assert family.layout is not None
     return family.layout
@@ -192,6 +194,8 @@ def _rope_type(config: Fields, entry: Fields, family: Family, warn: Warn) -> str
         return "default"
     if name not in ROPE_TYPES:
         raise ConfigError(f"{entry.place('rope_type')} must be one of {', '.join(ROPE_TYPES)}, got {show(name)}")
+    if config.content.get("model_type") == "phi3" and name not in ("default", "longrope"):
+        raise ConfigError(f"{entry.place('rope_type')} must be default or longrope in this family, got {show(name)}")
     return name
 
 
@@ -213,6 +217,8 @@ def _base(config: Fields, family: Family, entry: Fields, layer_type: str, warn: 
     base = inner if inner is not None else outer
     if base is None:
         base = default
+        if name in config.content:
+            warn(f"{config.place(name)} is null, which is not absent: transformers 5.24 fails on it.")
         whole = config.number("rope_theta", 1, above=True)
         if layer_type == "sliding_attention" and not name and whole is not None:
             if whole != default:
@@ -247,7 +253,10 @@ def _rotary_dim(config: Fields, family: Family, entry: Fields, kind: str, head_d
         if kind == "proportional":
             share = 1.0  # it stays in the exponent and in the pairing
         elif family.partial is None and share not in (None, 1.0):
-            warn(f"partial_rotary_factor {share:g} is ignored: the code of this family turns the whole head.")
+            warn(
+                f"partial_rotary_factor {share:g} is ignored: the code of this family turns the whole head"
+                + (", and fails where scaling has read the field." if kind != "default" else ".")
+            )
             share = 1.0
         dim = int(head_dim * (share if share is not None else family.partial or 1.0))
     if dim < 2 or dim % 2:
@@ -288,7 +297,8 @@ def _need(entry: Fields, name: str, minimum: float, *, above: bool = False) -> f
 
 def _length(config: Fields, family: Family, entry: Fields, context: int | None, warn: Warn) -> int:
     inner = entry.integer("original_max_position_embeddings")
-    outer = config.integer("original_max_position_embeddings") or family.original
+    # With entries for layer types, transformers looks into these only.
+    outer = None if family.local_base else config.integer("original_max_position_embeddings") or family.original
     if inner and outer and inner != outer:
         warn(
             f"{entry.place('original_max_position_embeddings')} is {inner:,}, but {outer:,} counts: "
@@ -305,12 +315,15 @@ def _length(config: Fields, family: Family, entry: Fields, context: int | None, 
     return context
 
 
-def _compare(factor: float, original: int, context: int | None, kind: str, warn: Warn) -> None:
+def _compare(family: Family, factor: float, original: int, context: int | None, warn: Warn) -> None:
     if context is None or math.isclose(factor * original, context, rel_tol=1e-6):
         return
     text = f"factor {factor:g} × trained length {original:,} = {factor * original:,.0f}, but the file's context is "
     text += f"{context:,}. The factor is what counts."
-    warn(text + (" (It is so in published files of Llama 3 and 4.)" if kind == "llama3" else ""))
+    warn(
+        text
+        + (" (It is so in published files of Llama 3 and 4.)" if family.title.startswith(("LLaMA", "Llama")) else "")
+    )
 
 
 def _linear(config: Fields, family: Family, entry: Fields, dim: int, context: int | None, warn: Warn) -> Read:
@@ -334,8 +347,12 @@ def _yarn(config: Fields, family: Family, entry: Fields, dim: int, context: int 
         warn(f"{entry.place('factor')} is null: {factor:g}, the context over the trained length.")
     else:
         factor = _need(entry, "factor", 1)
-        _compare(factor, original, context, "yarn", warn)
+        _compare(family, factor, original, context, warn)
     mscale, all_dim = (entry.number(name, 0) or 0.0 for name in ("mscale", "mscale_all_dim"))
+    if max(mscale, all_dim) > 1e6:
+        raise ConfigError(
+            f"{entry.place('mscale')} and mscale_all_dim must be at most 1e6, got {max(mscale, all_dim):g}"
+        )
     given = entry.number("attention_factor", 0, above=True)
     if given is None and bool(mscale) != bool(all_dim):
         warn(
@@ -369,7 +386,7 @@ def _longrope(config: Fields, family: Family, entry: Fields, dim: int, context: 
             raise entry.missing("factor", "neither it nor max_position_embeddings is there")
         factor = max(1.0, context / original)
     else:
-        _compare(factor, original, context, "longrope", warn)
+        _compare(family, factor, original, context, warn)
     warn(
         f"longrope: a text longer than {original:,} tokens takes the second set of frequencies for all its "
         "positions. Keys cached with the first set are then wrong."
@@ -380,7 +397,7 @@ def _longrope(config: Fields, family: Family, entry: Fields, dim: int, context: 
 def _llama3(config: Fields, family: Family, entry: Fields, dim: int, context: int | None, warn: Warn) -> Read:
     original, factor = _length(config, family, entry, context, warn), _need(entry, "factor", 1)
     low, high = (_need(entry, name, 0, above=True) for name in ("low_freq_factor", "high_freq_factor"))
-    _compare(factor, original, context, "llama3", warn)
+    _compare(family, factor, original, context, warn)
     return original, Llama3(factor, original, low, high)
 
 
@@ -414,6 +431,6 @@ def _sets(
     beyond = original + 1 if kind == "longrope" else math.ceil(original * max(scaling.factor, 2))  # type: ignore[attr-defined]
     after = f"over {original:,} tokens" if kind == "longrope" else f"at {beyond:,} tokens"
     return (
-        Frequencies(f"up to {original:,} tokens", *scaling.inv_freq(dim, base, original)),
-        Frequencies(after, *scaling.inv_freq(dim, base, beyond)),
+        Frequencies(f"up to {original:,} tokens", *scaling.inv_freq(dim, base, original), original),
+        Frequencies(after, *scaling.inv_freq(dim, base, beyond), None if kind == "longrope" else beyond),
     )
