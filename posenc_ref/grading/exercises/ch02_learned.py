@@ -932,19 +932,23 @@ def _layer(table: Any, positions: Any, offset: int, upstream: Any) -> Any:
         if p >= 0:
             y[t] = table[p + offset]
             gradient[p + offset] += upstream[t]
-    return y, gradient, 1
+    return y, gradient, True
 
 
 def _use_layer(answer: Any, table: Any, positions: Any, offset: Any, upstream: Any) -> Any:
     import torch
 
     layer = answer(len(table), table.shape[1], offset)
+    begun = bool((layer.weight == 0).all())
     with torch.no_grad():
         layer.weight.copy_(table)
+    layer(positions[:1].clamp(min=0))  # what one call leaves must not spoil the next
     y = layer(positions)
-    y.backward(upstream)
-    gradient = torch.zeros_like(table) if layer.weight.grad is None else layer.weight.grad
-    return y, gradient, len(layer.state_dict())
+    if y.requires_grad:  # nothing but padding may be a constant
+        y.backward(upstream)
+    gradient = torch.zeros_like(table) if layer.weight.grad is None else layer.weight.grad.clone()
+    half = layer.half()(positions).dtype == torch.float16
+    return y, gradient, begun and half and [*layer.state_dict()] == ["weight"]
 
 
 def _as_layer(forward: Any) -> Any:
@@ -1026,7 +1030,7 @@ def _layer_offset_saved(rows: int, dim: int, offset: int) -> Any:
 
 @_as_layer
 def _layer_with_a_row_of_zeros(torch: Any, weight: Any, positions: Any, offset: int) -> Any:
-    longer = torch.cat([weight, torch.zeros(1, weight.shape[1])])
+    longer = torch.cat([weight, torch.zeros(1, weight.shape[1], dtype=weight.dtype)])
     return torch.nn.functional.embedding(torch.where(positions < 0, len(weight), positions + offset), longer)
 
 

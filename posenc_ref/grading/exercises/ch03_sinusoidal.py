@@ -682,6 +682,7 @@ def _use_stored(answer: Any, x: Any, rows: Any, start: Any) -> Any:
     import torch
 
     layer = answer(rows, x.shape[1])
+    layer(x, 0 * start)  # what one call leaves must not spoil the next
     y, saved, learned = layer(x, start), len(layer.state_dict()), sum(p.numel() for p in layer.parameters())
     return y, layer.half()(torch.zeros_like(x).half(), start), saved, learned
 

@@ -939,6 +939,7 @@ def _use_layer(answer: Any, table: Any, max_distance: Any, q_len: Any, k_len: An
     layer = answer(len(table), max_distance, table.shape[1])
     with torch.no_grad():
         layer.weight.copy_(table)
+    layer(1, 1)  # what one call leaves must not spoil the next
     bias = layer(q_len, k_len)
     bias.backward(upstream)
     gradient = torch.zeros_like(table) if layer.weight.grad is None else layer.weight.grad

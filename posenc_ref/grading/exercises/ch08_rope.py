@@ -1284,10 +1284,13 @@ def _use_rotary(answer: "Any", x: "Any", positions: "Any", rotary_dim: int, base
 
     layer = answer(rotary_dim, base)
     first = layer(x[:, :, :1], 0 * positions[..., :1])  # one token at position 0
+    layer(x, 0 * positions)  # what one call leaves must not spoil the next
     y = layer(x, positions)
+    single = layer(x.float(), positions)
+    same = single.dtype == torch.float32 and bool((single - y.float()).abs().max() < 4e-6)
     layer = layer.to(torch.bfloat16)
     half = layer(x.to(torch.bfloat16), positions)
-    return y, half.float(), half.dtype == torch.bfloat16, len(layer.state_dict()), first
+    return y, half.float(), half.dtype == torch.bfloat16 and same, len(layer.state_dict()), first
 
 
 def _layer(rotary_dim: int, base: float, forward: Any, **buffers: Any) -> Any:
@@ -1583,7 +1586,7 @@ def _checkpoint(qkv: Any, bias: Any, q_norm: Any, k_norm: Any, out: Any, heads: 
         return np.stack([np.concatenate([half(m[:rows]), m[rows:]]) for m in w])
 
     norms = (moved(w[..., None], d)[..., 0] for w in (q_norm, k_norm))
-    return moved(qkv, turned), moved(bias[..., None], turned)[..., 0], *norms, out
+    return moved(qkv, turned), moved(bias[..., None], turned)[..., 0], *norms, out, True
 
 
 def _use_checkpoint(
@@ -1595,8 +1598,12 @@ def _use_checkpoint(
     layers = range(len(qkv))
     stacked = dict(zip(names, (qkv, bias, q_norm, k_norm, out), strict=True))
     state = {f"layers.{i}.{name}": w[i] for i in layers for name, w in stacked.items()}
+    given = dict(state)
     new = answer(state, heads, kv_heads, q_norm.shape[-1])
-    return tuple(torch.stack([new[f"layers.{i}.{name}"] for i in layers]) for name in names)
+    if lost := [name for name in given if name not in new]:
+        raise KeyError(f"the dictionary that is returned lacks {lost[0]}")
+    kept = sorted(new) == sorted(given) and all(state.get(name) is given[name] for name in given)
+    return *(torch.stack([new[f"layers.{i}.{name}"] for i in layers]) for name in names), kept
 
 
 def _order(head_dim: int) -> Any:
@@ -1740,7 +1747,7 @@ def _checkpoints(draw: Any) -> Any:
 
 def _model_logits(weights: Any, heads: int, kv_heads: int, layout: layouts.Layout) -> Any:
     """Logits of two tokens in both layers; queries and keys are normed, scaled and turned."""
-    qkv, bias, q_norm, k_norm, _ = weights
+    qkv, bias, q_norm, k_norm, *_ = weights
     d = q_norm.shape[-1]
     x = 1.0 / (1.0 + np.arange(2 * qkv.shape[-1]).reshape(2, -1))
     cos, sin = rope.cos_sin(np.array([3, 8]), rope.inv_freq(d))

@@ -968,6 +968,14 @@ _KERNEL = Exercise(
             np.array([[[900.0], [-900.0]]]), 1 + np.arange(4.0).reshape(1, 4, 1) / 1024,
             _KERNEL_WAVES[:4].reshape(1, 4, 1), np.array([0.5]),
         ),
+        "a hidden logit far above the visible ones": (
+            np.array([[[1000.0], [-1000.0]]]), np.array([[[-5.0], [-6.0], [20.0]]]),
+            np.array([[[1.0], [2.0], [9.0]]]), np.array([0.5]),
+        ),
+        "no cache yet": (
+            _KERNEL_WAVES[:12].reshape(2, 3, 2), _KERNEL_WAVES[12:18].reshape(1, 3, 2),
+            _KERNEL_WAVES[18:24].reshape(1, 3, 2), np.array([0.5, 0.25]),
+        ),
     },
     properties=(
         Property(

@@ -1452,6 +1452,7 @@ _SINKS = Exercise(
         "four sinks, a long text": _stream_edge(60, 4, 8),
         "a text that fits": _stream_edge(4, 2, 3),
         "one token more than fits": _stream_edge(6, 2, 3),
+        "a window of one": _stream_edge(6, 2, 1),
     },
     properties=(
         Property(

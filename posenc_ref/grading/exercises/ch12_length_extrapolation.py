@@ -107,6 +107,8 @@ def _texts(draw: Any) -> Any:
 
 _LOGITS = np.sin(np.arange(24.0)).reshape(2, 4, 3).astype(np.float32) * 2
 _TARGETS = np.array([[0, 2, 1, 1], [2, IGNORED, IGNORED, IGNORED]])
+_FAR_BELOW = np.zeros((2, 4, 3), dtype=np.float32)
+_FAR_BELOW[0, 0, 0] = 120
 
 _PERPLEXITY = Exercise(
     id="length.perplexity",
@@ -123,6 +125,8 @@ _PERPLEXITY = Exercise(
         "a long text and a short one": (_LOGITS, _TARGETS),
         "a first place that does not count": (_LOGITS, np.array([[IGNORED, 2, 1, 0], [1, 0, IGNORED, 2]])),
         "large logits": (_LOGITS + np.float32(300), _TARGETS),
+        "one target 120 below the largest logit": (_FAR_BELOW, np.array([[1, 0, 0, 2], [0, 1, 2, IGNORED]])),
+        "one text near 300, one near −300": (_LOGITS + np.float32([[[300]], [[-300]]]), _TARGETS),
     },
     properties=(
         Property(

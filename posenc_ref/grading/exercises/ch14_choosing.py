@@ -388,8 +388,13 @@ def _bias_edges() -> dict[str, tuple[Any]]:
     nearly[1, 1, 1] -= 0.01
     one_high = np.zeros((1, 4, 4), dtype=np.float32)
     one_high[0, range(4), range(4)] = np.float32(6e-5) * np.array([-1, -1, -1, 3])  # mean 0, the largest error is high
+    within, rising = np.zeros((1, 3, 3), dtype=np.float32), np.zeros((1, 5, 5), dtype=np.float32)
+    within[0, range(3), range(3)] = [-9e-5, 0, 9e-5]
+    rising[0, range(5), range(5)] = 9e-5 * np.arange(5)
     return {
         "ALiBi behind a cache": (alibi,),
+        "errors of 0.00009": (within,),
+        "a diagonal that rises in small steps": (rising,),
         "one entry too high by 0.00018": (one_high,),
         "errors of 0.00011": (one_high * np.float32(0.11 / 0.18),),
         "one head is off by 0.01 in two places": (nearly,),

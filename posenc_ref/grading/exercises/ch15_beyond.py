@@ -156,7 +156,8 @@ _AXIAL = Exercise(
         Mistake(_exchanged, "Rows and columns are exchanged: rows turn the first half.", "print both for (0, 1)."),
         Mistake(
             _full_width_exponents,
-            "The exponents are divided by d. Each axis is a RoPE of its own with d/2 channels, so divide by d/2: "
+            "The exponents are divided by d (or the base is 100, which is the same). Each axis is a RoPE of its own "
+            "with d/2 channels, so divide by d/2: "
             "otherwise every axis misses its slow half.",
             "what is the smallest frequency for d = 8? It should be 1/100.",
         ),
@@ -556,6 +557,14 @@ _REPORT = Exercise(
         "a slow turn": (
             np.array([1, 0]),
             np.array([[[1.0, 1.0, 0.5, 2.0], [0.96, 1.04, 0.5, 2.0]], [[1.0, 1.0, 0.5, 2.0]] * 2]),
+        ),
+        "rounding of half a millionth": (
+            np.array([1, 0]),
+            np.stack([_queries(np.array([1]), np.ones(4), np.array([2, 3]))[0], 1 + 5e-7 * np.eye(2, 4)]),
+        ),
+        "a turn by a thousandth, by the middle copy alone": (
+            np.array([1, 0]),
+            np.array([[[1.0, 1, 1, 1], [0.999, 1.001, 1, 1], [1, 1, 1, 1]], [[1.0, 1, 1, 1]] * 3]),
         ),
         "a 0 that rests too": (
             np.array([0, 1]),
