@@ -126,7 +126,7 @@ _PERPLEXITY = Exercise(
         "a first place that does not count": (_LOGITS, np.array([[IGNORED, 2, 1, 0], [1, 0, IGNORED, 2]])),
         "large logits": (_LOGITS + np.float32(300), _TARGETS),
         "one target 120 below the largest logit": (_FAR_BELOW, np.array([[1, 0, 0, 2], [0, 1, 2, IGNORED]])),
-        "one text near 300, one near −300": (_LOGITS + np.float32([[[300]], [[-300]]]), _TARGETS),
+        "one text near 300, one near −300": (_LOGITS + np.array([[[300]], [[-300]]], dtype=np.float32), _TARGETS),
     },
     properties=(
         Property(
