@@ -16,7 +16,7 @@ KERNEL = Path(sys.prefix, "share/jupyter/labextensions/@jupyterlite/pyodide-kern
 
 
 def build_edition(html: Path) -> None:
-    """Put the edition into ``html/browser``; :class:`RuntimeError` with what the tools said if they fail."""
+    """Put the edition into ``html/browser``, ``html`` an absolute path; :class:`RuntimeError` if the tools fail."""
     with TemporaryDirectory() as folder:
         source = Path(folder, "source")  # a copy: building leaves files beside what is built
         copytree(ROOT / "posenc_ref", source / "posenc_ref", ignore=ignore_patterns("__pycache__"))
@@ -26,10 +26,11 @@ def build_edition(html: Path) -> None:
             "jupyter", "lite", "build", "--lite-dir", folder, "--contents", ROOT / "book" / "browser",
             "--output-dir", html / "browser", "--no-sourcemaps",
             "--ignore-sys-prefix", "federated_extensions", f"--LiteBuildConfig.federated_extensions={KERNEL}",
+            cwd=folder,  # it leaves a file there
         )  # fmt: skip
 
 
-def _run(*command: str | Path) -> None:
-    result = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+def _run(*command: str | Path, cwd: str | None = None) -> None:
+    result = subprocess.run([sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, check=False)
     if result.returncode:
         raise RuntimeError(f"{' '.join(map(str, command[:3]))} failed:\n{(result.stdout + result.stderr)[-2000:]}")
