@@ -70,5 +70,5 @@ needs-torch: $(READY)
 	    { echo "PyTorch is missing: $(VENV)/bin/pip install torch==2.13.0"; exit 1; }
 
 needs-debian:
-	@command -v chromium >/dev/null || { echo "Chromium is missing, the browser tests need it: sudo apt install chromium"; exit 1; }
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { echo "Chromium is missing, the browser tests need it: sudo apt install chromium"; exit 1; }
 	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, the grader's sandbox needs it: sudo apt install bubblewrap"; exit 1; }

@@ -20,7 +20,8 @@ BEGIN, END = "<!-- made by python -m posenc_ref.bookkit.api -->", "<!-- end of w
 CHAPTERS = {
     "nope": "01", "learned": "02", "sinusoidal": "03", "floater": "04", "multiplicative": "04",
     "multiplicative_sinusoidal": "04", "shaw": "05", "transformer_xl": "05", "t5": "06", "deberta": "07", "rope": "08",
-    "scaled_rope": "09", "alibi": "10",
+    "scaled_rope": "09", "alibi": "10", "axial_rope": "15", "multimodal_rope": "15", "xpos": "15", "sandwich": "15",
+    "kerple": "15", "fire": "15", "cope": "15",
 }  # fmt: skip
 """Number of the chapter that builds an encoding, as in the name of its file."""
 TORCH = ["torch"]
