@@ -259,11 +259,17 @@ def test_what_calls_an_answer_stands_alone(exercise):
         assert checker.judge(exercise, checker.attempt(answer, inputs), right) is None
 
 
-def test_pytorch_answers_are_graded_in_the_sandbox():
-    exercise = find_exercise("learned.layer")
+@in_torch
+def test_pytorch_answers_are_graded_in_the_sandbox(exercise):
+    """Where /proc and much else is missing, the solution passes."""
     tried, code = Tried(exercise, seed=3, count=4), answer_cell(exercise)
     right = Sandbox().run(code, exercise.function, tried.inputs, exercise.torch)
     assert right.outcomes and diagnose(tried, right.outcomes) is None, right
+
+
+def test_a_slip_in_pytorch_is_named_in_the_sandbox():
+    exercise = find_exercise("learned.layer")
+    tried, code = Tried(exercise, seed=3, count=4), answer_cell(exercise)
     wrong = Sandbox().run(code.replace(" + self.offset", ""), exercise.function, tried.inputs, exercise.torch)
     assert diagnose(tried, wrong.outcomes).mistake is exercise.mistakes[0]
 

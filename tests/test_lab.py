@@ -189,6 +189,17 @@ def test_loss_by_position_and_perplexity_are_two_views_of_one_loss():
     assert math.isclose(losses[1, 3].item(), -one, rel_tol=1e-4)
 
 
+def test_costs_are_over_those_without_positions():
+    """Memory is counted, not timed: ALiBi's bias is one array of S × S for all texts, Shaw's term one for each."""
+    memory = {}
+    for encoding in ("nope", "rope", "alibi", "shaw"):
+        fit = train(encoding, steps=1, batch=2, length=16)
+        memory[encoding] = measures.take(fit, ["memory_ratio"])["memory_ratio"]["512"]
+        decode = measures.take(fit, ["decode_ratio"])["decode_ratio"]
+        assert set(decode) == {"512", "4096"} and all(0.1 < x < 100 for x in decode.values())
+    assert memory["nope"] == 1 < memory["rope"] < memory["shaw"] > memory["alibi"] >= 1
+
+
 def test_a_probe_finds_what_is_linear_and_nothing_in_noise():
     x = torch.randn(20, 16, 8, generator=generator())
     assert measures.ridge_r2(x, x[..., :2] * 3 + 1) > 0.999

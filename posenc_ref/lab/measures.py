@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenc_ref.attention import NOPE
+from posenc_ref.attention import NOPE, Encoding
 from posenc_ref.embedding import sinusoidal
 from posenc_ref.lab import corpus, tasks
 from posenc_ref.lab.config import Config
 from posenc_ref.lab.encodings import make
 from posenc_ref.lab.model import Decoder
-from posenc_ref.lab.training import Fit, optimise
+from posenc_ref.lab.training import Fit, batch_loss, optimise
 from posenc_ref.rotary import NTK, PI, ByParts, DynamicNTK, LongRoPE, ScaledRoPE, Scaling, YaRN, inv_freq
 from posenc_ref.rotary.longrope_search import search
 
@@ -411,6 +411,63 @@ def _step_ratio(fit: Fit, rounds: int = 40, lengths: Sequence[int] = (64, 512)) 
     return ratios
 
 
+def _memory_ratio(fit: Fit, lengths: Sequence[int] = (64, 512)) -> Figures:
+    """Bytes that a training step keeps for its way back over those of the same step without positions."""
+    ratios = {}
+    for n in lengths:
+        config = replace(fit.config, length=n, batch=max(1, 2048 // n))
+        batch = tasks.draw(config, 0, torch.Generator().manual_seed(0))
+        plain = copy.deepcopy(fit.model)
+        plain.encodings = [NOPE] * config.num_layers
+        ratios[str(n)] = _bytes_kept(fit.model, batch) / _bytes_kept(plain, batch)
+    return ratios
+
+
+def _bytes_kept(model: Decoder, batch: tasks.Batch) -> int:
+    kept: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        loss = batch_loss(model, batch)  # while it lives, so does what is kept, and no address is used twice
+    del loss
+    return sum(size for at, size in kept.items() if at not in {p.data_ptr() for p in model.parameters()})
+
+
+@torch.no_grad()
+def _decode_ratio(fit: Fit, rounds: int = 40, lengths: Sequence[int] = (512, 4096)) -> Figures:
+    """Processor time of one layer's attention for one new token behind cached keys, over that without positions.
+
+    Keys are cached as :meth:`Encoding.rotate` leaves them. Median of ``rounds`` pairs, which take turns.
+    """
+    ratios = {}
+    for n in lengths:
+        shape = (1, fit.config.num_heads, n, fit.config.head_dim)
+        k, v = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+        seconds: list[list[float]] = [[], []]
+        for _ in range(rounds):
+            for encoding, row in zip((fit.model.encodings[0], NOPE), seconds, strict=True):
+                begin = time.process_time()
+                for _ in range(5):
+                    _decode(encoding, k, v)
+                row.append(time.process_time() - begin)
+        ratios[str(n)] = float(np.median(np.array(seconds[0]) / np.array(seconds[1])))
+    return ratios
+
+
+def _decode(encoding: Encoding, k: Tensor, v: Tensor) -> Tensor:
+    at = torch.arange(k.shape[-2])
+    last = {"q_positions": at[-1:], "k_positions": at[-1:]}
+    q, _ = encoding.rotate(k[..., -1:, :], k[..., -1:, :], **last)  # the query, and the key that is new
+    logits = q @ k.mT * encoding.logit_scale(k.shape[-1])
+    bias = encoding.bias(q, k, q_positions=at[-1:], k_positions=at)
+    weights = (logits if bias is None else logits + bias).softmax(-1)
+    out: Tensor = encoding.values(weights, v, q_positions=at[-1:], k_positions=at)
+    return out
+
+
 MEASURES: dict[str, Callable[..., Any]] = {
     "perplexity": _perplexity,
     "loss": _loss,
@@ -425,12 +482,14 @@ MEASURES: dict[str, Callable[..., Any]] = {
     "history": _history,
     "swap": swapped,
     "scaling": scaled_perplexity,
+    "memory_ratio": _memory_ratio,
+    "decode_ratio": _decode_ratio,
     "step_ratio": _step_ratio,
 }
 """What a job can ask for by name: each takes the fit, and arguments from ``config.settings``."""
 
 
-TIMED = ("step_ratio",)
+TIMED = ("memory_ratio", "decode_ratio", "step_ratio")
 """Those that measure the machine: they come last, for they train on, and stand under ``cost`` in a result."""
 
 

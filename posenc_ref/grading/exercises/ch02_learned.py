@@ -947,8 +947,8 @@ def _use_layer(answer: Any, table: Any, positions: Any, offset: Any, upstream: A
     if y.requires_grad:  # nothing but padding may be a constant
         y.backward(upstream)
     gradient = torch.zeros_like(table) if layer.weight.grad is None else layer.weight.grad.clone()
-    half = layer.half()(positions).dtype == torch.float16
-    return y, gradient, begun and half and [*layer.state_dict()] == ["weight"]
+    low = layer.to(torch.bfloat16)(positions).dtype == torch.bfloat16
+    return y, gradient, begun and low and [*layer.state_dict()] == ["weight"]
 
 
 def _as_layer(forward: Any) -> Any:
