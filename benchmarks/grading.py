@@ -51,6 +51,8 @@ def make_class(folder: Path, learners: int) -> list[tuple[str, Path]]:
 
 def time_checks() -> None:
     """What a learner waits for who made a known mistake: one after the other, as in one notebook."""
+    import torch  # noqa: F401  (seconds, which the learner's own cell has taken)
+
     seconds = {}
     for exercise in all_exercises():
         for mistake in exercise.mistakes:
