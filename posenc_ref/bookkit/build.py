@@ -168,7 +168,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         mathjax_source()
         good = build(options.source.resolve(), out)
-        build_edition(out / "html")
+        if good:
+            build_edition(out / "html")
     except (ImportError, FileNotFoundError, RuntimeError) as error:
         print(f"{error}\nInstall the book's tools: pip install -e '.[book]'", file=sys.stderr)
         return 1

@@ -222,8 +222,8 @@ def _layer_kinds(
     elif types is None:
         given = config.integer("max_window_layers", 0)
         first = 0 if family.window != "late" else given if given is not None else 80 if model_type in MROPE else 28
-        types = ["sliding_attention" if _slides(config, family) and i >= first else "full_attention"
-                 for i in range(count)]  # fmt: skip
+        slides = _slides(config, family)
+        types = ["sliding_attention" if slides and i >= first else "full_attention" for i in range(count)]
     if family.no_rope == "full" and not (model_type == "exaone4" and _no_window(config)):
         turns = [t == "sliding_attention" and not _no_window(config) for t in types]
     return list(zip(types, turns, strict=True))

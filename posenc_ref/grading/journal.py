@@ -20,9 +20,7 @@ class Journal:
         self._known: dict[str, int] = {}
         self._order: list[int] = []
         end = self._read()
-        if not end:
-            path.unlink(missing_ok=True)  # a link there is not followed
-        self._file = path.open("r+b" if end else "x+b")
+        self._file = path.open("r+b" if end else "w+b")
         self._file.truncate(end)
         self._file.seek(end)
         if not end:

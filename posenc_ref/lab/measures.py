@@ -433,7 +433,8 @@ def _bytes_kept(model: Decoder, batch: tasks.Batch) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         loss = batch_loss(model, batch)  # while it lives, so does what is kept, and no address is used twice
     del loss
-    return sum(size for at, size in kept.items() if at not in {p.data_ptr() for p in model.parameters()})
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    return sum(size for at, size in kept.items() if at not in parameters)
 
 
 @torch.no_grad()
