@@ -39,6 +39,8 @@ def check_rendered(page):
     if page.select(".problematic, .system-message, .error"):
         yield "a mark of an error: " + page.select(".problematic, .system-message, .error")[0].get_text()[:60]
     body = soup(str(page.select_one("article") or ""))
+    if found := next((p.get_text() for p in body.select("p") if re.search(r"^: ", p.get_text(), re.MULTILINE)), None):
+        yield f"a definition that is none: {found[:60]}"
     for leaf in body.select("pre, code, script, style, .math, details > pre"):
         leaf.decompose()
     text = body.get_text()
@@ -161,7 +163,7 @@ def test_styles_are_local(book):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text("utf-8")), path
 
 
-@pytest.mark.parametrize(("before", "name", "after"), zip([None, *PAGES], PAGES[:-1], PAGES[1:], strict=False))
+@pytest.mark.parametrize(("before", "name", "after"), list(zip([None, *PAGES], PAGES[:-1], PAGES[1:], strict=False)))
 def test_pages_lead_on_and_back(book, pages, before, name, after):
     """Each but the index, the last one, which Sphinx makes in another way."""
     path = book.html / f"{name}.html"
@@ -333,6 +335,7 @@ def test_a_good_page_passes(check):
     [
         (check_rendered, "one", "costs $x$", "a raw dollar: "),
         (check_rendered, "one", "{term}`x`", "raw markup: {term}`"),
+        (check_rendered, "one", "a term\n: and what it is", "a definition that is none: "),
         (check_rendered, "one", "<summary>the `mask`</summary>", "raw markup: `mask`"),
         (check_rendered, "<p>", '<p class="problematic">', "a mark of an error"),
         (check_described, "<title>T</title>", "<title></title>", "no title"),
